@@ -13,6 +13,7 @@ import onnxruntime as ort
 import pytest
 from PIL import Image
 from support import pictures
+from support.byte_readers import imported_domains
 from support.commands import invoke
 from support.network_tables import PAGE, SHOWN, recorded
 from support.pages import ROOT, addresses, examples, get, program, repository
@@ -20,7 +21,7 @@ from support.pages import ROOT, addresses, examples, get, program, repository
 import onnx_ops
 from onnx_ops.cli import demo
 from onnx_ops.cli.app import app
-from onnx_ops.model.files import EXTENSIONS, imported_domains
+from onnx_ops.model.files import EXTENSIONS
 from onnx_ops.model.node_tests import read_pb
 from onnx_ops.model.sessions import BuiltinSession, OrtSession
 from onnx_ops.native import library

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from ..model.external_data import load_model
+from ..model.external_data import load
 from ..model.operator_files import python_ops
 from ..model.schemas import reference_op
 from ..registry import available
@@ -63,7 +63,7 @@ class Evaluator:
     def __init__(
         self, model: str | os.PathLike[str] | bytes | ModelProto, operators: Iterable[Any] = ()
     ) -> None:
-        model = load_model(model, None) if isinstance(model, str | os.PathLike) else model
+        model = load(model, None) if isinstance(model, str | os.PathLike) else model
         self._evaluator = ReferenceEvaluator(model, new_ops=reference_ops(operators))
         proto = self._evaluator.proto_
         defaults = {tensor.name for tensor in proto.graph.initializer}

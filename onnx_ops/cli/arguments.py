@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..arrays.comparison import TOLERANCES
-from ..model.files import USE_ONNX, imported_domains, is_ort_format
+from ..model.files import USE_ONNX, imports_and_nodes, is_ort_format
 from ..native.threads import MOST
 from ..registry import available, custom_operators
 
@@ -72,7 +72,7 @@ class ModelFile(click.Path):
             return path
         if is_ort_format(path):
             self.fail(f"{path} {USE_ONNX}.", parameter, context)
-        if not imported_domains(path):
+        if not imports_and_nodes(path)[0]:
             self.fail(f"{path} is no ONNX model, or a damaged one.", parameter, context)
         return path
 

@@ -20,7 +20,7 @@ from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
 from ..model.attributes import unknown_attributes
 from ..model.builtin import first_builtin_version, has_kernel, schema_of
-from ..model.external_data import external, load_model, model_in, read_data
+from ..model.external_data import external, load, model_in, read_data
 from ..model.files import EXTENSIONS, is_lowered, lowered
 from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
@@ -111,7 +111,7 @@ class ModelReport:
 def examine(path: Path) -> ModelReport:
     """Return the report on a model's file. Nothing of the model runs, and nothing is compiled."""
     try:
-        model = load_model(path)
+        model = load(path)
     except (OSError, OpError):
         model = model_in(path)
     try:

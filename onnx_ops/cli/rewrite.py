@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from .. import lower as lowered
 from ..declaration.errors import OpError
-from ..model.external_data import copy_data, external, files, load_model, read_data
+from ..model.external_data import copy_data, external, files, load, read_data
 from ..model.nodes import declared_nodes
 from ..rewriting import rewritten
 from ..system.files import named, staged_file
@@ -148,7 +148,7 @@ def rewrite(
         raise click.UsageError(
             f"{data} would be replaced, in which {user} has weights; choose another output."
         )
-    model, report = function(load_model(source))
+    model, report = function(load(source))
     moved = [] if is_beside else external(model)
     for tensor in moved:
         read_data(tensor, source, only_check=True)  # before a folder is made
@@ -177,7 +177,7 @@ def find_patterns(path: Path) -> list[Finding]:
     Its session reports that.
     """
     with suppress(*UNREADABLE):
-        return rewritten(load_model(path), folder=path)[1]
+        return rewritten(load(path), folder=path)[1]
     return []
 
 

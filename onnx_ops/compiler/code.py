@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+import mmap
 import re
 import secrets
 import sys
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 # Names of functions of Numba's own library, in an object file.
 _OF_NUMBA = re.compile(rb"(?<=\0)numba_\w+(?=\0)")
 PATIENCE = 1.0  # seconds of compilation before a message is logged
-WANTS = MemoryError, OSError  # exceptions that may not come again
+# Exceptions that may not come again. Python raises SystemError where C code has no memory.
+WANTS = MemoryError, OSError, SystemError
 STACK = 2**23  # bytes for a thread that compiles
+MEMORY = 400 * 2**20  # bytes of addresses that compiling a kernel takes at most
 # Whether there is no message, because users expect the compilation.
 is_silent = ContextVar("is_silent", default=False)
 _title: ContextVar[str] = ContextVar("title")  # of the operator whose function `code` is asked for
@@ -157,7 +160,7 @@ def uninterrupted(function: Callable[[], Result]) -> Result:
     That thread has a stack that is large enough for LLVM.
 
     Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised
-    here at once, and the other thread goes on to its end.
+    here at once, and the other thread goes on to its end. Raises OSError if there is no memory.
     """
     outcome: SimpleQueue = SimpleQueue()
     context = copy_context()
@@ -168,6 +171,8 @@ def uninterrupted(function: Callable[[], Result]) -> Result:
         except BaseException as error:
             outcome.put((None, error))
 
+    # Without memory LLVM, and the C library's thread-local data, end the process.
+    mmap.mmap(-1, MEMORY).close()
     with POOL:
         before = threading.stack_size(STACK)
         try:

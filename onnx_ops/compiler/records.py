@@ -128,7 +128,10 @@ class Tensor:
     k: int
     dtype: np.dtype
     axes: int | None = None
-    is_read_only: bool = False
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.k < OUTPUT
 
 
 @dataclass(frozen=True)
@@ -231,13 +234,12 @@ def plan_entry(operator: Operator, position: int = 0) -> Entry:
         steps.append(
             Step(plan.plan, (*shape.arguments, Geometry(operator.geometry_dtype)), role="plan")
         )
-    if plan.loop:
-        steps.append(
-            Step(plan.loop, (*inputs, *attributes), Numbers(TILES, "number of steps"), "loop")
-        )
-    if plan.workspace:
-        size = Numbers(WORKSPACE_SIZE, "number of bytes")
-        steps.append(Step(plan.workspace, (*inputs, *attributes), size, "workspace"))
+    for role, function, result in (
+        ("loop", plan.loop, Numbers(TILES, "number of steps")),
+        ("workspace", plan.workspace, Numbers(WORKSPACE_SIZE, "number of bytes")),
+    ):
+        if function:
+            steps.append(Step(function, (*inputs, *attributes), result, role))
     return Entry(tuple(steps))
 
 
@@ -301,17 +303,16 @@ def _kernel_inputs(
     """Return Tensors for the inputs of these types that the kernel at a position reads; None for an
     absent one.
 
-    Inputs with ranks have that many axes, and are read-only. If the plan reads an input's values,
+    Inputs with ranks have that many axes. If the plan reads an input's values,
     the record holds these in place of its sizes.
     """
     ranks = operator.combination(position)
-    inputs = []
-    for k, dtype in zip(operator.inputs_read, types, strict=False):
-        axes = None if operator.inputs[k].values else ranks[k]
-        inputs.append(
-            None if ranks[k] == ABSENT else Tensor(k, dtype, axes, is_read_only=operator.has_ranks)
-        )
-    return inputs
+    return [
+        None
+        if ranks[k] == ABSENT
+        else Tensor(k, dtype, None if operator.inputs[k].values else ranks[k])
+        for k, dtype in zip(operator.inputs_read, types, strict=False)
+    ]
 
 
 def _of_outputs(operator: Operator, name: str, meaning: str) -> Numbers:

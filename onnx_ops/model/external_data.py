@@ -33,7 +33,7 @@ def is_small(tensor: onnx.TensorProto) -> bool:
     return len(tensor.dims) <= 1 and math.prod(tensor.dims) <= 64
 
 
-def load_model(
+def load(
     path: PathLike, wanted: Callable[[onnx.TensorProto], bool] | None = is_small
 ) -> onnx.ModelProto:
     """Load a model, with the `wanted` ones of its external tensors in the model itself.

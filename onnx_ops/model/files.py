@@ -97,11 +97,6 @@ def imports_and_nodes(model: Source) -> tuple[set[str], set[Key]] | tuple[None, 
     return imports, nodes
 
 
-def imported_domains(model: Source) -> set[str] | None:
-    """Return the domains of `imports_and_nodes`."""
-    return imports_and_nodes(model)[0]
-
-
 @contextmanager
 def ordinary_file(
     path: PathLike, argument: str = "model", most: float = math.inf

@@ -107,13 +107,19 @@ static void choose(struct node *node) {
     node->ranks = op->has_ranks && !node->is_complete ? OPEN : combination(op, node->call);
 }
 
+/* Have `infer` compiled. Plans for stated ranks read only known sizes, and have none. Returns 0 with an error, or after
+ * an interrupt. */
+static int prepare_inference(struct op *op, status *error) {
+    return op->has_ranks || op->infer || compile(op, INFER, 0, 0, error);
+}
+
 /* Check the shapes as far as they are known, and have what checks them compiled. Returns whether that was done: if not,
  * there is an error, or Python was interrupted. */
 static int check_shapes(struct node *node, status *error) {
-    const struct op *op = node->state.op;
+    struct op *op = node->state.op;
     const int64_t ranks = node->ranks;
-    if (!op->has_ranks && !op->infer && !compile(op, INFER, 0, 0, error)) return 0;
-    if (!op->has_ranks && !node->is_complete) *error = infer_shapes(op, &node->name, node->call);
+    if (!prepare_inference(op, error)) return 0;
+    if (op->infer && !node->is_complete) *error = infer_shapes(op, &node->name, node->call);
     if (*error) return 0;
     if (ranks >= 0 && !op->plans[ranks] && !compile(op, PLAN, 0, ranks, error)) return 0;
     if (op->has_shapes && node->is_complete) *error = plan(op, &node->name, ranks, node->call);
@@ -161,7 +167,7 @@ static status new_state(const struct node *node, void **kernel) {
     size_t header = offsetof(struct state, attributes), attributes_size = (size_t)node->attributes->size, bytes = 0;
     size_t place = (header + attributes_size + LINE - 1) / LINE * LINE;
     size_t size = place + offsetof(struct call, geometry) + (size_t)op->geometry_size;
-    int has_result = node->kernel && node->is_constant && op->output_count == 1 && !op->has_bound && !op->has_ranks;
+    int has_result = node->kernel && node->is_constant && op->output_count == 1 && !op->has_ranks;
     size_t item = item_size[node->state.overload->types[MAX_INPUTS]];
     if (has_result && 0 < out->size && (size_t)out->size <= LARGEST_RESULT / item) bytes = (size_t)out->size * item;
     struct state *state = malloc(size + bytes);
@@ -230,16 +236,16 @@ static status report_output(size_t k, int type, const struct tensor *tensor, con
 /* Read the node's attributes and infer the outputs' shapes from these and what is known of the inputs. Returns whether
  * they are known: without all attributes, nothing is. */
 static int infer_outputs(const struct op *op, struct call *call, const void *context) {
-    int known = !op->has_ranks || (op->has_shapes && !op->has_bound);
+    int known = op->infer || (op->has_shapes && !op->has_bound);
     for (int64_t k = 0; k < call->input_count; k++)
-        known = known && (!op->has_ranks || is_known(&call->tensors[k])); /* a rule reads all of them */
+        known &= op->infer || is_known(&call->tensors[k]); /* a plan reads all of them */
     if (!known) return 0;
     struct block *attributes = 0;
     status error = read_attributes(op, &UNREAD, read_from_inference, context, &attributes);
-    int64_t ranks = op->has_ranks ? combination(op, call) : -1;
+    int64_t ranks = op->infer ? -1 : combination(op, call);
     call->attributes = attributes;
     known = !error && (ranks < 0 || op->plans[ranks] || compile(op, PLAN, 0, ranks, &error));
-    if (known) error = op->has_ranks ? plan(op, &UNREAD, ranks, call) : infer_shapes(op, &UNREAD, call);
+    if (known) error = op->infer ? infer_shapes(op, &UNREAD, call) : plan(op, &UNREAD, ranks, call);
     if (error) ReleaseStatus(error);
     free(attributes);
     return known && !error;
@@ -260,10 +266,10 @@ status infer(const struct custom_op *custom, void *context) {
         if ((error = ShapeInferContext_GetInputTypeShape(context, k, &info))) return error;
         if ((error = GetTensorElementType(info, &types[k]))) return error;
         if (!types[k]) put_absent(k, &call);
-        else if ((error = put_known(op, k, info, &call, op->has_ranks ? 0 : names, &name_count))) return error;
+        else if ((error = put_known(op, k, info, &call, names, &name_count))) return error;
     }
     put_count(op, count, &call);
-    if (!op->has_ranks && !op->infer && !compile(op, INFER, 0, 0, &error)) return error; /* unlike other errors */
+    if (!prepare_inference(op, &error)) return error; /* unlike other errors */
     if (!infer_outputs(op, &call, context)) return 0;
     for (int64_t k = 0; k < op->output_count && !error; k++) {
         const struct tensor *tensor = &call.tensors[MAX_INPUTS + k];

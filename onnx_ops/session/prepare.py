@@ -129,11 +129,11 @@ def prepare(
     )
 
     # The model is rewritten on request.
-    if not is_builtin and (optimize or backend == "extensions"):
-        rewrite(ready, optimize, backend)
+    if model is not None and not is_builtin and (optimize or backend == "extensions"):
+        rewrite(ready, model, optimize, backend)
 
     # The options get operators by the imports and nodes of the model.
-    if ready.model is not None and not ready.is_ort:
+    if not (ready.model is None or ready.is_ort or ready.nodes):
         ready.imports, ready.nodes = imports_and_nodes(ready.model)
     if backend == "extensions":
         extensions().add_library(options, custom)
@@ -145,13 +145,11 @@ def prepare(
     return ready
 
 
-def rewrite(ready: Prepared, optimize: bool, backend: AnyBackend) -> None:
+def rewrite(ready: Prepared, source: Source, optimize: bool, backend: AnyBackend) -> None:
     """Rewrite a Prepared's model as `optimize` and `backend` ask for, unless nothing would change.
 
     External data stay where they are, unless they are few.
     """
-    if ready.model is None:
-        return
     if ready.is_ort:
         argument: tuple[str, object] = (
             ("optimize", True) if optimize else ("backend", "'extensions'")
@@ -170,7 +168,7 @@ def rewrite(ready: Prepared, optimize: bool, backend: AnyBackend) -> None:
     with OPTIONS:  # while another thread makes a session with them, they may state its folder
         # The folder from which ONNX Runtime reads external data.
         stated = native_backend.config_entry(ready.options, EXTERNAL_DATA)
-    model, path = opened(ready.model)
+    model, path = opened(source)
     origin = stated or path
     if optimize:
         warn_of_unknown_attributes(model, ready.operators)
@@ -185,6 +183,7 @@ def rewrite(ready: Prepared, optimize: bool, backend: AnyBackend) -> None:
     if path and (is_oldest or not stated):
         most = math.inf if is_oldest else FEW if ready.is_shared else 0
         ready.folder = put_in_reach(model, stated or path, most)
+    ready.imports, ready.nodes = imports_and_nodes(model)
     ready.model = model.SerializeToString()
 
 

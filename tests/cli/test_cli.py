@@ -1432,7 +1432,7 @@ def test_run_compare_where_no_node_of_ours_differs(tmp_path, monkeypatch):
     )
     text = call("run", path, "--random", "--compare", "builtin", exit_code=1)
     assert "no node of onnx_ops' operators differs where its inputs agree" in text
-    monkeypatch.setattr("onnx_ops.cli.comparison.load_model", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("onnx_ops.cli.comparison.load", lambda *args, **kwargs: 1 / 0)
     text = call("run", path, "--random", "--compare", "builtin", exit_code=1)
     assert "the node that differs is unknown: division by zero" in text
 

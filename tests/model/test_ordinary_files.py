@@ -54,7 +54,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "a session": onnx_ops.InferenceSession,
     "an optimized session": lambda path: onnx_ops.InferenceSession(path, optimize=True),
     "a lowered session": lambda path: onnx_ops.InferenceSession(path, backend="extensions"),
-    "load": external_data.load_model,
+    "load": external_data.load,
     "read_pb": node_tests.read_pb,
     "digest": items.file_digest,
 }
@@ -207,7 +207,7 @@ def test_a_protobuf_beyond_all_limits(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, 2**42)
     assert imports_and_nodes(path) == (None, None)
-    for read in (external_data.load_model, node_tests.read_pb):
+    for read in (external_data.load, node_tests.read_pb):
         with pytest.raises(onnx_ops.OpError, match="less than 2 GiB if it is a protobuf"):
             read(path)
     os.truncate(path, 0)

@@ -314,7 +314,7 @@ def test_external_data_from_outside_is_refused(location, tmp_path):
         for entry in tensor.external_data:
             entry.value = location.format(tmp_path) if entry.key == "location" else entry.value
     path.write_bytes(proto.SerializeToString())
-    optimized, _ = rewritten(external_data.load_model(path), folder=path)
+    optimized, _ = rewritten(external_data.load(path), folder=path)
     stated = {tensor.name: tensor for tensor in proto.graph.initializer}
     assert all(
         tensor == stated[tensor.name]

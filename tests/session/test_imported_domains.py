@@ -3,12 +3,12 @@
 import pytest
 from onnx import helper
 from support.backends import quiet
+from support.byte_readers import imported_domains
 from support.cases import GRID_SAMPLE, model
 
 import onnx_ops
 from onnx_ops.ahead.warmup import needed_by
 from onnx_ops.model import files as model_files
-from onnx_ops.model.files import imported_domains
 from onnx_ops.session.runner import open_session
 
 pytestmark = pytest.mark.any_library

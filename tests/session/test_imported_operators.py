@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from support.backends import quiet, run_session
+from support.byte_readers import imported_domains
 from support.cases import (
     CASES,
     DEFORM_CONV,
@@ -25,7 +26,6 @@ from support.processes import python
 
 import onnx_ops
 from onnx_ops import registry
-from onnx_ops.model.files import imported_domains
 from onnx_ops.native import library
 from onnx_ops.session import native_backend
 

@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from support.backends import quiet, run_session, written_in_ort_format
+from support.byte_readers import imported_domains
 from support.cases import (
     ATTENTION,
     COL2IM,
@@ -26,7 +27,7 @@ from support.cases import (
 from support.written import conv_relu_col2im_sigmoid
 
 import onnx_ops
-from onnx_ops.model.files import imported_domains, is_ort_format
+from onnx_ops.model.files import is_ort_format
 
 pytestmark = pytest.mark.any_library
 

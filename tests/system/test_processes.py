@@ -183,6 +183,33 @@ def test_threads_with_small_stacks(tmp_path: Path) -> None:
     assert finished(started(SMALL_STACK, NUMBA_CACHE_DIR=str(tmp_path))) == "True\n"
 
 
+NO_MEMORY = """
+import resource
+import onnx_ops.compiler.compilation  # while there is memory
+MEGABYTES = 2**20
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+_, most = resource.getrlimit(resource.RLIMIT_AS)
+for left in (50, 150, 300):
+    resource.setrlimit(resource.RLIMIT_AS, (used + left * MEGABYTES, most))
+    try:
+        one_kernel()
+    except onnx_ops.OpError as error:
+        print(left, error.rule)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+one_kernel()
+"""
+
+
+@on_demand
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+def test_compilation_without_memory(tmp_path):
+    """It is an OpError that isn't kept: LLVM would end the process."""
+    lines = finished(started(NO_MEMORY, NUMBA_CACHE_DIR=str(tmp_path))).splitlines()
+    rule = "can't be compiled: OSError: [Errno 12] Cannot allocate memory"
+    assert lines == [f"{left} {rule}" for left in (50, 150, 300)]
+
+
 def contents(cache):
     return {f: f.stat().st_mtime_ns for f in cache.rglob("*") if f.is_file()}
 
