@@ -87,7 +87,7 @@ def pytest_arguments(row: Row, tests: list[str]) -> list[str]:
     return ["-v", "-n", "logical", "--color=no", "-m", marks, "-o", timeout, *paths]
 
 
-@nox.session
+@nox.session(default=False)
 @nox.parametrize("python,row", [nox.param(r.interpreter or r.python, r, id=r.name) for r in ROWS])
 def versions(session: nox.Session, row: Row) -> None:
     """Test with the versions of a row."""
