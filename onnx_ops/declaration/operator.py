@@ -433,7 +433,12 @@ class Operator:
 
     @functools.cached_property
     def has_ranks(self) -> bool:
-        """Return whether plans and kernels are compiled for stated ranks of the inputs."""
+        """Return whether plans and kernels are compiled for stated ranks of the inputs.
+
+        If so, they get tuples and arrays with axes in place of vectors and flat arrays, None for an
+        absent input, only known sizes, and 16-bit floats as float32. The plan states steps of a
+        loop, from which the caller makes tiles. See docs/how-it-works.md, "Ranks".
+        """
         return any(i.ranks for i in self.inputs)
 
     @property

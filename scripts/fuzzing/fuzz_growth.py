@@ -1,8 +1,8 @@
 """Draw models of families that grow, at n, 2n and 4n, and count what reading them takes.
 
 Instructions of Python, and the most memory that Python and NumPy hold, may grow by MOST_STEPS from
-one to the next. What a small model may take in any case, some 0.5 s and 1 ms a node, doesn't count:
-there, what is read doubles with some nodes, until the budget ends.
+one to the next. What a small model may take in any case, some 0.5 s and 1 ms a node, and 16 MB,
+doesn't count: there, what is read doubles with some nodes, until the budget ends.
 
 python scripts/fuzzing/fuzz_growth.py [--seconds N] [--seed S]
 python scripts/fuzzing/fuzz_growth.py --seed S --case K          one model again
@@ -27,7 +27,7 @@ from support.growth import MOST_STEPS, steps
 
 from onnx_ops.model.nodes import model_nodes
 
-FREE_STEPS, FREE_BYTES = 10**7, 2**20  # that count as nothing
+FREE_STEPS, FREE_BYTES = 10**7, 2**24  # that count as nothing
 FREE_PER_NODE = 20_000  # steps
 MOST_FAMILIES, DEEPEST = 4, 3
 

@@ -31,7 +31,8 @@ from support.written import (
     written_in_place,
 )
 
-from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.model import Model
 from onnx_ops.rewriting.reading import TABLE
 from onnx_ops.rewriting.reading.reader import Reader, Result, Rule, Site
 
@@ -101,7 +102,7 @@ MISTAKES = {
 def test_a_rule_with_a_mistake_is_seen(name: str) -> None:
     k, rule = MISTAKES[name]
     proto = model_of(LINES[name][k], False)
-    reader = Reader(next(Model(proto).graphs()), {**TABLE, name: rule})
+    reader = Reader(next(graphs_of(Model(proto))), {**TABLE, name: rule})
     with pytest.raises(AssertionError, match=name):
         compared(proto, inputs_of(proto), reader=reader)
 

@@ -630,7 +630,7 @@ def test_few_bytes_are_not_computed_for_long(name, monkeypatch):
     monkeypatch.setattr(
         folding, "run_onnx_runtime", lambda proto, *_: run.append(proto.graph.node[0].op_type)
     )
-    (main,) = graph.Model(GREEDY[name]).graphs()
+    (main,) = graph.graphs_of(graph.Model(GREEDY[name]))
     assert all(main.folded(node.output[0]) is None for node in GREEDY[name].graph.node)
     assert {*run} <= {"Unique"}
 
@@ -639,7 +639,7 @@ def test_the_last_import_of_a_domain_counts():
     """So it does in ONNX Runtime."""
     proto = unfold(opset=18)
     proto.opset_import.insert(0, helper.make_opsetid("ai.onnx", 9))
-    (main,) = graph.Model(proto).graphs()
+    (main,) = graph.graphs_of(graph.Model(proto))
     assert main.opset == 18
 
 
