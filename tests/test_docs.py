@@ -16,7 +16,7 @@ from support import pictures
 from support.byte_readers import imported_domains
 from support.commands import invoke
 from support.network_tables import PAGE, SHOWN, recorded
-from support.pages import ROOT, addresses, examples, get, program, repository
+from support.pages import CONTINUED, ROOT, addresses, examples, get, program, repository
 
 import onnx_ops
 from onnx_ops.cli import demo
@@ -29,15 +29,17 @@ from onnx_ops.registry import OPERATORS
 
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RECIPES = ROOT / "docs/many-files.md"  # tests/cli/test_many_files.py runs them
+SERVED = ROOT / "docs/deployment.md"  # tests/session/test_web_service.py runs its files
 FILE = re.compile(r"# (\w+\.py)")  # begins examples that are parts of a file
 DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding differ
 
 
 def files(page):
     """{name: content} of the files that a page's examples are, if it says so in their first
-    lines.
+    lines, after those of the page that it continues.
     """
-    contents = {}
+    before = CONTINUED.search(page.read_text())
+    contents = files(page.parent / before[1]) if before else {}
     for code in examples(page, "python"):
         if name := FILE.match(code):
             contents[name[1]] = contents.get(name[1], "") + code
@@ -154,7 +156,9 @@ def test_quotations():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if files(page) and page != RECIPES], ids=lambda p: p.stem
+    "page",
+    [page for page in PAGES if files(page) and page not in (RECIPES, SERVED)],
+    ids=lambda p: p.stem,
 )
 def test_files_and_commands(page, directory):
     """The files of a page, and then its commands, in a folder beside the clone."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -430,7 +430,7 @@ class Probe(Draw):
         shifts = []
         for axis, points, length in zip(self.taps.axes, self.points, self.lengths, strict=True):
             pixels = [evaluation.position(tap.index[axis]) for tap in self.taps.pixels]
-            first = np.broadcast_to(np.minimum.reduce(pixels), self.count)
+            first = np.broadcast_to(reduce(np.minimum, pixels), self.count)
             shifts.append(_shift(first[is_shown], points[is_shown], length))
         return total, is_shown, tuple(shifts)
 
