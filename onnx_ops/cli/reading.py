@@ -27,7 +27,7 @@ from ..model.operator_files import python_ops
 from ..registry import available, first_version, is_built_in, is_default
 from ..rewriting import rewritten
 from ..rewriting.graph import graphs_of
-from ..rewriting.model import Model
+from ..rewriting.models import Model
 from ..rewriting.shapes import UNKNOWN
 from ..session.runner import needs_extensions
 from .arguments import names

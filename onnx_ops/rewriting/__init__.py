@@ -15,7 +15,7 @@ from ..model.nodes import inlined, model_nodes
 from .finding import NOT_RUN, Finding
 from .folding import OURS
 from .graph import graphs_of
-from .model import Model
+from .models import Model
 from .patterns.constants import fold_constants
 from .search import may_find, search
 

@@ -24,7 +24,7 @@ from ..model.nodes import (
     subgraphs,
 )
 from .folding import computed, is_small
-from .model import Model
+from .models import Model
 from .reading import reader_of
 from .reading.affine import Array
 from .shapes import type_of

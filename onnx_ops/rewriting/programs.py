@@ -480,7 +480,7 @@ class Program:
         if self.numbers:
             inputs.append(self.constant("numbers", np.array(self.numbers, self.dtype)))
         sources = {
-            k: (len(self.inputs) if source.input == "numbers" else source.input, *source.positions)
+            k: (len(self.inputs) if source.input == "numbers" else source.input, *source.indices)
             for k, source in enumerate(self.sources)
         }
         steps = {~k: (step.operation, *step.operands) for k, step in enumerate(self.steps)}

@@ -33,7 +33,7 @@ from ..model.nodes import declared, in_its_versions, inlined, model_nodes, subgr
 from ..model.schemas import node_attribute, register_schemas
 from ..registry import KEYS, available, is_built_in
 from ..rewriting.graph import Graph
-from ..rewriting.model import Model
+from ..rewriting.models import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

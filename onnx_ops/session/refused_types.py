@@ -17,7 +17,7 @@ from ..declaration.errors import OpError, errors_of
 from ..model.external_data import opened
 from ..model.nodes import declared, in_its_versions
 from ..rewriting.graph import graphs_of
-from ..rewriting.model import Model
+from ..rewriting.models import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

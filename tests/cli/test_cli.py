@@ -46,7 +46,7 @@ from onnx_ops.declaration import dtypes
 from onnx_ops.model.node_tests import read_pb
 from onnx_ops.model.nodes import declared_nodes
 from onnx_ops.rewriting.graph import graphs_of
-from onnx_ops.rewriting.model import Model
+from onnx_ops.rewriting.models import Model
 from onnx_ops.session import native_backend, runner
 
 MODELS = TESTS.parent / "models"

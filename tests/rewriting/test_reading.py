@@ -33,7 +33,7 @@ from support.written import (
 
 import onnx_ops
 from onnx_ops.rewriting.graph import graphs_of
-from onnx_ops.rewriting.model import Model
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.reading import TABLE, reader_of
 from onnx_ops.rewriting.reading.affine import number
 from onnx_ops.rewriting.reading.reader import Reader, Result, Rule, Site

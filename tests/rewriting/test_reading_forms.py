@@ -11,7 +11,7 @@ import pytest
 from support.written import Writer
 
 from onnx_ops.rewriting.graph import graphs_of
-from onnx_ops.rewriting.model import Model
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.affine import (
     Array,

@@ -28,7 +28,7 @@ from support.selection import long_unless
 from support.written import Writer, feeds
 
 from onnx_ops.rewriting.graph import graphs_of
-from onnx_ops.rewriting.model import Model
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.affine import Array, Dimension, Position, Unknown, number
 from onnx_ops.rewriting.reading.evaluation import Evaluation, looked_up

@@ -15,7 +15,7 @@ from support.reading import compared
 from support.written import Writer, feeds
 
 from onnx_ops.rewriting.graph import graphs_of
-from onnx_ops.rewriting.model import Model
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.forms import Element, Exhausted
 from onnx_ops.rewriting.reading.reader import AT_LEAST, PER_NODE

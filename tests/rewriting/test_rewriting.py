@@ -45,7 +45,7 @@ from onnx_ops.model import external_data
 from onnx_ops.native import library
 from onnx_ops.rewriting import folding, rewritten
 from onnx_ops.rewriting.graph import graphs_of
-from onnx_ops.rewriting.model import Model
+from onnx_ops.rewriting.models import Model
 
 pytestmark = pytest.mark.any_library
 

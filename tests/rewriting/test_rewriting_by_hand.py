@@ -15,7 +15,7 @@ import onnx_ops
 from onnx_ops.rewriting import rewritten, trial
 from onnx_ops.rewriting.finding import NearMiss
 from onnx_ops.rewriting.graph import graphs_of
-from onnx_ops.rewriting.model import Model
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.search import search
 
 # Cases with a dtype don't stand for others, since only the long run has them.

@@ -20,7 +20,7 @@ from onnx_ops import OpError
 from onnx_ops.model.nodes import graphs_in, inlined
 from onnx_ops.rewriting import rewritten
 from onnx_ops.rewriting.graph import graphs_of
-from onnx_ops.rewriting.model import Model
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.patterns import grid_sample
 from onnx_ops.rewriting.reading.integers import integer_list
 from onnx_ops.rewriting.sizes import named, origins
@@ -307,7 +307,7 @@ def test_constants_that_no_node_can_make(name):
         import sys
         from onnx import parser
         from onnx_ops.rewriting.graph import graphs_of
-        from onnx_ops.rewriting.model import Model
+        from onnx_ops.rewriting.models import Model
 
         assert next(graphs_of(Model(parser.parse_model(sys.argv[1])))).folded("y") is None
     """

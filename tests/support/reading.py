@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 import onnx_ops
 from onnx_ops.rewriting.graph import graphs_of
-from onnx_ops.rewriting.model import Model
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.affine import Array, Unknown
 from onnx_ops.rewriting.reading.evaluation import MOST_TERMS, Evaluation, looked_up
