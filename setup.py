@@ -12,9 +12,11 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from runpy import run_path
@@ -163,6 +165,19 @@ def first_line(*command):
     return printed.partition("\n")[0] or Path(command[0]).name
 
 
+def description():
+    """Return README.md with absolute links, for PyPI."""
+    settings = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+    repository = settings["project"]["urls"]["Repository"]
+    tag = "v" + re.search(r'__version__ = "(.+)"', (PACKAGE / "__init__.py").read_text())[1]
+    for_links, for_images = (f"{repository}/{view}/{tag}/" for view in ("blob", "raw"))
+    return re.sub(
+        r"(!?)(\[[^]]*\]\()(?!https?:|#)",
+        lambda found: found[1] + found[2] + (for_images if found[1] else for_links),
+        Path("README.md").read_text(encoding="utf-8"),
+    )
+
+
 library = Extension(
     "onnx_ops.native.libonnx_ops",
     sorted(map(str, PACKAGE.glob("native/*.c"))),
@@ -180,6 +195,8 @@ needed = [
     "platformdirs>=3",
 ]
 setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
     ext_modules=[library],
     cmdclass={"build": Build, "build_ext": BuildLibrary, "bdist_wheel": Wheel},
     setup_requires=needed if AHEAD else [],

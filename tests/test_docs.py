@@ -284,8 +284,16 @@ def test_pages_name_the_repository():
     assert ROOT / "README.md" in pages
 
 
-def test_version_of_the_citation():
-    assert f"version: {onnx_ops.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+def test_version_and_date_of_the_release():
+    """The newest entry of the changelog and the citation have the same ones."""
+    heading = re.search(
+        r"(?m)^## (.*) - (\d{4}-\d\d-\d\d)$", (ROOT / "docs/changelog.md").read_text()
+    )
+    assert heading
+    version, date = heading.groups()
+    assert version == onnx_ops.__version__
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {version}\ndate-released: {date}\n" in citation
 
 
 def commands():

@@ -44,7 +44,7 @@ fi
 
 # The wheel, with every kernel for armv8-a; and what it needs, for the Python of that Debian.
 rm -rf wheels "$packages"
-python3 "$clone/scripts/release/wheels.py" wheels manylinux_2_28_aarch64
+python3 "$clone/scripts/release/release.py" wheels manylinux_2_28_aarch64 --wheels
 python3 -m pip install --quiet --only-binary=:all: --python-version 3.11 --implementation cp --target "$packages" \
     --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 \
     --platform manylinux_2_26_aarch64 --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Get Python interpreters that this system lacks from Debian's unstable release, for scripts/release/compat.py:
+# Get Python interpreters that this system lacks from Debian's unstable release, for noxfile.py and release.py:
 #
 #     scripts/release/pythons.sh FOLDER [VERSION...]
-#     PATH=FOLDER/bin:$PATH python scripts/release/compat.py --only "newest Python"
+#     PATH=FOLDER/bin:$PATH nox -s "versions(newest Python)"
 #
 # VERSION is 3.14 and 3.15 by default. This needs apt and dpkg, and neither root nor a chroot: the interpreters are
 # linked again, to the C library that they were built with, and are otherwise programs of this system. FOLDER gets

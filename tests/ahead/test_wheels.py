@@ -1,13 +1,15 @@
-"""A wheel without kernels; those that scripts/release/wheels.py has built, in the folder that
+"""A wheel without kernels; those that scripts/release/release.py has built, in the folder that
 ONNX_OPS_WHEELS names.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from email.parser import Parser
 from importlib import import_module
@@ -75,6 +77,22 @@ def check_materials(files):
     return {tool["name"]: tool for tool in tools}, materials
 
 
+def check_description(files):
+    """Check that links in what a wheel says of itself also work outside of the clone.
+
+    files  {name: content}
+    """
+    (metadata,) = [content for name, content in files.items() if name.endswith("METADATA")]
+    description = Parser().parsestr(metadata.decode()).get_payload()
+    links = re.findall(r"\]\(([^)]+)\)", description)
+    repository = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"][
+        "Repository"
+    ]
+    assert f"{repository}/blob/v{onnx_ops.__version__}/docs/platforms.md" in links
+    assert f"{repository}/raw/v{onnx_ops.__version__}/docs/images/networks.png" in links
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
 @pytest.mark.long
 @pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="there is no C compiler"
@@ -107,12 +125,14 @@ def test_the_same_sources_give_the_same_wheel(tmp_path):
         wheels.append(next(folder.glob("*.whl")).read_bytes())
     assert wheels[0] == wheels[1]
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
-        tools, _ = check_materials({name: archive.read(name) for name in archive.namelist()})
+        files = {name: archive.read(name) for name in archive.namelist()}
+    check_description(files)
+    tools, _ = check_materials(files)
     assert tools.keys() == {"Python", "setuptools", "C compiler"}
 
 
 @pytest.mark.skipif(
-    not WHEELS, reason="there are no wheels in ONNX_OPS_WHEELS: run scripts/release/wheels.py"
+    not WHEELS, reason="there are no wheels in ONNX_OPS_WHEELS: run scripts/release/release.py"
 )
 @pytest.mark.parametrize("wheel", WHEELS or [None], ids=lambda wheel: wheel and wheel.stem)
 def test_wheel(wheel, tmp_path):
@@ -128,6 +148,7 @@ def test_wheel(wheel, tmp_path):
     check_library(files[libraries[0]], name, architecture, system.LIBRARIES[name])
     sources = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("onnx_ops/**/*.py")}
     assert sources <= set(files)
+    check_description(files)
     tools, materials = check_materials(files)
     assert {"C compiler", "LLVM", "llvmlite", "numpy"} <= {*tools}
     assert {"numba", "zig"} <= {*materials}

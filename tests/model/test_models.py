@@ -140,6 +140,30 @@ def test_every_model_is_tested():
     assert sum(f.stat().st_size for f in ROOT.rglob("*") if f.is_file()) < 5_000_000
 
 
+def test_operators_of_the_domain_keep_their_meaning():
+    """Of each one, in each version, there is a model with the results that it must have."""
+    protos = [onnx.load(path) for path in ROOT.glob("onnx_ops/*/model.onnx")]
+    stored = {
+        (node.op_type, imported_domain.version)
+        for proto in protos
+        for node in proto.graph.node
+        for imported_domain in proto.opset_import
+        if imported_domain.domain == node.domain
+    }
+    assert stored == {
+        (o.name, version) for o in OPERATORS if o.domain == "onnx_ops" for version in o.versions
+    }
+
+
+def test_written_models_state_the_version_of_the_domain():
+    optimized = onnx_ops.optimize(ROOT / "exported" / "spatial_transformer" / "model.onnx")
+    assert [n.op_type for n in optimized.graph.node if n.domain] == ["ComputedGridSample"]
+    lowered = onnx_ops.lower(optimized)
+    for proto, others in ((optimized, {}), (lowered, {"ai.onnx.contrib": 1})):
+        versions = {i.domain: i.version for i in proto.opset_import}
+        assert versions == {"": 18, "onnx_ops": 1, **others}
+
+
 @pytest.mark.parametrize("name", OPENVINO_MISPRINTED)
 def test_block_counts_that_a_specification_misprints_are_refused(name):
     example = OPENVINO_MISPRINTED[name]

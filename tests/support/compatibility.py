@@ -22,9 +22,10 @@ class Row:
 
     python    the version of the interpreter
     versions     of PACKAGES, in that order; or NEWEST, or NONE where it has no wheels
-    tests        one of SELECTIONS
+    tests        one of SELECTIONS in noxfile.py
     others       versions of other packages; default: the newest of those that the extra `test`
                  requires
+    peers        packages that these tests need, in their newest versions
     interpreter  default: the one called pythonVERSION on the PATH
     """
 
@@ -33,6 +34,7 @@ class Row:
     versions: str
     tests: str
     others: str = ""
+    peers: str = ""
     interpreter: str = ""
 
     @property
@@ -40,7 +42,7 @@ class Row:
         versions = zip(PACKAGES, self.versions.split(), strict=True)
         return [
             p if v == NEWEST else f"{p}=={v}" for p, v in versions if v != NONE
-        ] + self.others.split()
+        ] + f"{self.others} {self.peers}".split()
 
 
 # The lower bounds in pyproject.toml. Extras that few need, and what builds wheels, have a row that
@@ -68,6 +70,13 @@ ROWS = [
     Row("2025, autumn", "3.13", "1.23.2 0.15.0 1.20.1 2.3.5 0.62.1 0.5.4 4.5.0", "short"),
     Row("2026", "3.12", "1.27.0 0.15.2 1.22.0 2.4.0 0.65.1 0.5.4 4.5.0", "short"),
     Row("newest", "3.13", "newest newest newest newest newest newest newest", "whole suite"),
+    Row(
+        "newest peers",
+        "3.11",
+        "newest newest newest newest newest newest newest",
+        "peers",
+        peers="onnxscript openvino torch",
+    ),
     Row("newest Python", "3.14", "newest none newest newest newest newest newest", "whole suite"),
     Row(
         "Debian 12",

@@ -164,6 +164,8 @@ GRID_SAMPLE = [
 DEFORM_CONV = [
     stored("", f"deform_conv{what}") for what in ("", "_pads", "_mask_bias", "_offset_groups")
 ]
+# For models of older versions of ai.onnx.
+OWN_DEFORM_CONV = [replace(DEFORM_CONV[2], domain="onnx_ops", opset=1)]
 
 # fmt: off
 IM2COL = (
@@ -415,7 +417,7 @@ OPENMMLAB = (
 EXAMPLES = (
     *COL2IM, *GRID_SAMPLE, *OPENVINO, *OPENVINO_DOMAIN, *IM2COL, *IM2COL_PRODUCT, *ATTENTION,
     *COMPUTED,
-    *DEFORM_CONV, *MMDEPLOY, *ROI_ALIGN, *OPENMMLAB,
+    *DEFORM_CONV, *OWN_DEFORM_CONV, *MMDEPLOY, *ROI_ALIGN, *OPENMMLAB,
 )  # fmt: skip
 
 # Examples 2 and 3 with L as printed, by name, in the type that most tests need: these must be
