@@ -5,16 +5,25 @@ the blocks. Positions and blocks are counted over all axes, row by row. Along ax
 g.block[a] positions and g.counts[a] blocks; their products are g.positions and g.blocks. So from
 one l to the next is one element, and from one k to the next are g.blocks elements.
 
-Along an axis, the positions k and the blocks l on a pixel p are an arithmetic progression, the
-pixel's hits: from one hit to the next, k grows by a step and l falls by another.
+Along an axis, position k of block l lies on pixel p if
 
     p + pads = l * strides + k * dilations
 
+The (k, l) that do are the pixel's hits. From one hit to the next, k grows by g.k_steps, which is
+strides / gcd(strides, dilations), and l falls by g.l_steps, dilations / gcd(strides, dilations).
+
 The last axis is x, and the one before it is y; both together are a plane. Pixels of a row (along x)
-that lie one stride apart are a lane. For each position on a lane, the blocks are neighbours in the
-input: a run. A lane is a sum of runs, and lanes are interleaved to a row. Rows that lie one stride
-apart (along y) are a phase: from one to the next, the runs are a row of blocks later. They are
-computed together, so that each run is read from begin to end.
+that lie one stride apart are a lane. They have the same positions k, and from one pixel to the next
+each block l is one later: for each k they read neighbours in the input, a run. So a lane is a sum
+of runs. With stride 2 and blocks of 3 positions, and without pads:
+
+    pixels 0, 2, 4, ...   data[k=0, l=0, 1, 2, ...] + data[k=2, l=-1, 0, 1, ...]
+    pixels 1, 3, 5, ...   data[k=1, l=0, 1, 2, ...]
+
+Blocks that don't exist, such as -1, count as 0. With a stride above 1, lanes are interleaved to a
+row. Rows that lie one stride apart (along y) are a phase. From one to the next, all runs begin a
+row of blocks, g.counts[x], later in the input: just where those of the row before end. So the rows
+of a phase are computed together, and the input is read in its order.
 
 There are four ways to do so, see `choose_way`:
 
@@ -56,10 +65,11 @@ TOGETHER, DISJOINT, BY_BLOCKS, BY_LANES = range(4)
 ELEMENT, BLOCK, HITS = range(3)  # rows of Scratch.lanes; the first two are those of Scratch.runs
 PIECE = 16384  # pixels of a piece: their sums, 64 KiB of float32, stay in the second-level cache
 ROOM = 8  # a lane has room for a multiple of so many pixels: whole vectors of sums
-LONG = PIECE // ROOM  # with a longer stride, lanes of a piece have fewer pixels than a vector
-FEW = 4  # with fewer blocks in a row, rows are summed block by block
-MOST_RUNS = 2**12  # with more runs in a lane, too
-LARGEST_ROW = 2**30  # with more pixels and pads in a row, too: vectors compare 32-bit blocks
+# Rows are summed block by block if they have fewer blocks than FEW, or if one of these is exceeded:
+FEW = 4
+LONG = PIECE // ROOM  # stride along x: lanes of a piece would have fewer pixels than ROOM
+MOST_RUNS = 2**12  # runs of a lane
+LARGEST_ROW = 2**30  # pixels and pads of a row: vectors compare 32-bit numbers of blocks
 LARGEST_SUM = 16  # bytes of a sum of complex128
 
 
@@ -117,12 +127,18 @@ class Scratch(NamedTuple):
 
 @jitable
 def choose_way(g: Col2ImGeometry) -> None:
-    """Choose the way, and for all ways but TOGETHER the units of work. g.tiles is already known."""
+    """Choose the way, and the units of work, which TOGETHER doesn't use.
+
+    g.tiles is already known.
+    """
     y_axis, x_axis = g.axes - 2, g.axes - 1
+    # A pixel's hits along an axis differ in position and in block: there are at most as many as
+    # there are positions, and as many as there are blocks.
     g.leads = 1
     for a in range(y_axis):
         g.leads *= min(g.block[a], g.counts[a])
-    # `find_lanes` also counts blocks that don't exist. So along x, all positions of a block count.
+    # At most so many runs in a lane. Along x, only the positions limit them, as `find_lanes` also
+    # counts hits of blocks that don't exist.
     runs = g.leads * min(g.block[y_axis], g.counts[y_axis]) * g.block[x_axis]
     few = g.counts[x_axis] < FEW or g.strides[x_axis] > LONG
     large = padded_size(g, x_axis) > LARGEST_ROW or runs > MOST_RUNS
@@ -145,8 +161,8 @@ def size_units(g: Col2ImGeometry, runs: int) -> None:
     """
     y_axis, x_axis = g.axes - 2, g.axes - 1
     stride = g.strides[x_axis]
-    whole_lanes = max(PIECE // stride, ROOM) * stride
-    g.piece = min(g.image[x_axis], PIECE if g.way == BY_BLOCKS else whole_lanes)
+    lane_pixels = max(PIECE // stride, ROOM)
+    g.piece = min(g.image[x_axis], PIECE if g.way == BY_BLOCKS else lane_pixels * stride)
     g.row_pieces = pieces(g.image[x_axis], g.piece)
     g.phases = min(g.image[y_axis], g.strides[y_axis])
     phase_rows = pieces(g.image[y_axis], g.strides[y_axis])
@@ -159,7 +175,7 @@ def size_units(g: Col2ImGeometry, runs: int) -> None:
     elif g.way == BY_LANES:
         g.lanes = stride
         g.runs = runs
-        g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM
+        g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM  # `pieces` rounds up
         if stride > 1:  # lanes are summed apart, in the cache, and then interleaved
             row_sums = stride * g.pitch
             g.high = max(1, min(g.high, PIECE // row_sums))
@@ -221,7 +237,7 @@ def axis_hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
     stride = g.strides[a]
     dilation = g.dilations[a]
     step = g.k_steps[a]
-    k_end = min(g.block[a], step)  # from `step` on, the remainders of k * dilation repeat
+    k_end = min(g.block[a], step)  # from `step` on, k * dilation modulo the stride repeats
     # The first hit's position: t - k * dilation is a multiple of the stride. Dilation 1 needs no
     # search for it.
     k = t % stride if dilation == 1 else 0
@@ -325,8 +341,9 @@ def sum_rows(
 def copy_lanes(data: Elements, g: Col2ImGeometry, band: Band, out: Elements) -> None:
     """Copy rows of blocks that tile the image. Pixels after the last block are 0.
 
-    A pixel has one hit at most, so there is one lead. After the last block there are fewer pixels
-    than a stride.
+    A pixel has one hit at most, so there is at most one lead. After the last block there are fewer
+    pixels than a stride. `interleave` writes the rows one after the other, and in each the pixels
+    r of all blocks, for r < stride.
     """
     hits, rows, x_begin, columns, pixel, out_pitch = band
     x_axis = g.axes - 1
@@ -347,7 +364,7 @@ def copy_lanes(data: Elements, g: Col2ImGeometry, band: Band, out: Elements) -> 
 def sum_blocks(
     data: Elements, g: Col2ImGeometry, band: Band, scratch: Scratch, out: Elements
 ) -> None:
-    """Sum a piece of a row, block by block."""
+    """Sum a piece of a row, block by block. So a band has one row, see `size_units`."""
     hits = band.hits
     row = scratch.sums[: band.columns]
     x_axis = g.axes - 1
@@ -385,18 +402,21 @@ def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
     lanes[BLOCK, r]    block of the first hit
     lanes[HITS, r]     number of hits; if it is 0, the others aren't set
 
-    Other than in `axis_hits`, blocks that don't exist count: `sum_runs` skips them.
+    Unlike `axis_hits`, this counts blocks that don't exist (l < 0, or l >= g.counts): on later
+    pixels of the lane, the same run may have reached blocks that do. `sum_runs` skips the others.
     """
     x_axis = g.axes - 1
     stride = g.strides[x_axis]
     step = g.k_steps[x_axis]
     lanes[HITS, :] = 0
-    # Positions below `step` have different remainders: each is the first hit's of another lane.
+    # Positions k < step differ in k * dilation modulo the stride: each lies on a lane of its own,
+    # and is that lane's first hit.
     for k in range(min(g.block[x_axis], step)):
-        # The pixel of position k in block 0, from x_begin on.
+        # Position k of block l lies on pixel x_begin + start + l * stride. Find the l for which
+        # this is one of the piece's first pixels, x_begin + r with 0 <= r < stride.
         start = k * g.dilations[x_axis] - g.pads[x_axis] - x_begin
         r = start % stride
-        l = (r - start) // stride  # position k of block l is on pixel r
+        l = (r - start) // stride
         lanes[ELEMENT, r] = k * g.blocks + l
         lanes[BLOCK, r] = l
         lanes[HITS, r] = (g.block[x_axis] - 1 - k) // step + 1

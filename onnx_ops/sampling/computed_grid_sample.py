@@ -4,9 +4,9 @@
     grid[n, h, w, i]    = v[coordinates[i]][n, h, w]
     grid[n, d, h, w, i] = v[coordinates[i]][n, d, h, w]
 
-without storing the grid: the program runs for some hundred points at a time. Its values v[0], v[1],
-... have a number for each point of the output. The first ones are the `sources`, elements of the
-inputs after X. A source is (input, rank, *indices): the number of an input, 0 for the first one
+without storing the grid: the program runs for a stripe of the output at a time, mostly some
+thousand points at most. Its values v[0], v[1], ... have a number for each point of the output. The
+first ones are the `sources`, elements of the inputs after X. A source is (input, rank, *indices): the number of an input, 0 for the first one
 after X, the number of its axes, and for each axis an index:
 
     0, 1, ...        only this element of the axis
@@ -24,9 +24,17 @@ an operation, and those of the values that it takes, 0 for unused operands.
     17 MulAdd   a * b + c, rounded once on CPUs that can do so
     18 CastFloat16, 19 CastBFloat16   round a, as a float32, to 16 bits
 
+For example, x = A[w] + B[n, 0, h, w] and y = C[h], where A, B and C are the inputs after X, are
+
+    sources = [0, 1, -1,   1, 4, -4, 0, -2, -1,   2, 1, -2]   v[0] = A[w], v[1] = B[n, 0, h, w],
+                                                              v[2] = C[h]
+    steps = [0, 0, 1, 0]                                      v[3] = v[0] + v[1]
+    coordinates = [3, 2]                                      x = v[3], y = v[2]
+
 All other operations are those of ai.onnx, each rounded to the type of the inputs. With `pixels`,
-coordinates are numbers of pixels, and GridSample adds and subtracts 1; `align_corners` then only
-selects the axis of reflection. A coordinate that is NaN counts as -1.
+coordinates are numbers of pixels instead of lying in [-1, 1]. They are rounded as GridSample does
+it, (v + 1) - 1, and `align_corners` only selects where reflection mirrors: at the centres of the
+border pixels, or at the image's edges. A coordinate that is NaN counts as -1.
 """
 
 from __future__ import annotations
@@ -79,10 +87,11 @@ if TYPE_CHECKING:
 INPUTS = MAX_INPUTS - 1  # the most inputs after X
 RANK = 8  # the most axes of such an input
 N, D, H, W = range(-4, 0)  # indices of a source that run along an axis of the output
-# The most points for which the program is run at a time; a block more if rows are short.
+# Points for which the program is run at a time: at most so many and a block if rows are short.
 MOST_POINTS = 4096
-# The least stripes of all images, if they have a block each: threads get equal shares.
-LEAST_STRIPES = 8
+# Stripes of all images together to aim for, so that threads get equal shares. It is no minimum:
+# stripes have a block or more, and up to a block more than their share.
+STRIPES = 8
 LARGEST = 8  # bytes of the largest number, a float64
 
 
@@ -136,8 +145,8 @@ def program(
     ValueError
         There is no such operation.
     KeyError
-        No source and no step has a name. The session refuses a program that breaks
-        another rule, by OpError.
+        A name is neither a source's nor a step's. The session refuses a program that
+        breaks another rule, by OpError.
     """
     numbers = {name: k for k, name in enumerate((*sources, *steps))}
     axes = {"n": N, "d": D, "h": H, "w": W}
@@ -309,8 +318,9 @@ def plan(
 @jitable
 def cut_stripes(g: ComputedGridSampleGeometry) -> None:
     """Cut the output of an image into stripes of g.stripe points: g.rows rows, or a part of one."""
-    # Few enough points for LEAST_STRIPES, rounded up to whole blocks.
-    wanted = min(MOST_POINTS, g.batch * g.points // LEAST_STRIPES) // BLOCK * BLOCK + BLOCK
+    # A share of the points for each of STRIPES, or MOST_POINTS if that is less; then the next
+    # multiple of BLOCK above it.
+    wanted = min(MOST_POINTS, g.batch * g.points // STRIPES) // BLOCK * BLOCK + BLOCK
     # GridSample reads scattered points by spans, and all points of a span are of one stripe.
     wanted = min(max(wanted, g.span), g.points)
     g.row_length = max(g.output[g.axes - 1], 1)
@@ -392,7 +402,7 @@ def order_values(
     """
     coordinates = attributes.coordinates
     value_count = source_count + len(attributes.steps) // 4
-    last_level = 0
+    last_level = 0  # the highest level of a value
     for v in range(value_count):
         describe_value(v, attributes.steps, source_count, g)
         last_level = max(last_level, g.values[v].level)
@@ -444,9 +454,10 @@ def classify(value: StoredValue, pitches: Vector, g: ComputedGridSampleGeometry)
 
 @jitable
 def find_last_uses(coordinates: Sizes, value_count: int, g: ComputedGridSampleGeometry) -> None:
-    """Store which needed value reads each value last.
+    """Store for each needed value the one with the highest number that reads it.
 
-    Values come after their operands. So when a value's turn comes, all that read it are known.
+    The loop runs backwards, and values come after their operands. So when a value's turn comes, all
+    that read it are known; if none does, it isn't needed, and stays NEVER.
     """
     for v in coordinates:
         g.values[v].last = GRID
@@ -496,14 +507,19 @@ def place_coordinates(
 def place_value(v: int, last_level: int, g: ComputedGridSampleGeometry) -> None:
     """Have value v computed next, and find a place for its numbers.
 
-    First the result takes a place, then its operands free theirs: a result never overwrites an
-    operand. Only values of the last level, with a number for each point, share places. Values of
-    other levels are read again in later stripes.
+    A value may take the place of one that isn't read any more if both have a number for each point,
+    so that their places have the same size, and are of the last level, the highest of any value.
+    Values of lower levels are kept, as later stripes or images read them again.
+
+    Whatever reads a value of the last level is of the last level too, and within a level values are
+    placed by their numbers: so `last`, the reader with the highest number, is placed last.
+
+    The result takes a place before its operands free theirs: it never overwrites an operand.
     """
     value = g.values[v]
     g.order[g.order_count] = v
     g.order_count += 1
-    # The level of a copy may be beyond the last one.
+    # >=: copies of coordinates are of level 2, even if the last level of the program is lower.
     if value.kind == FULL and value.level >= last_level and g.free > 0:
         g.free -= 1
         value.place = g.places[g.free]
