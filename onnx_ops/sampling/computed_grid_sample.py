@@ -6,8 +6,9 @@
 
 without storing the grid: the program runs for a stripe of the output at a time, mostly some
 thousand points at most. Its values v[0], v[1], ... have a number for each point of the output. The
-first ones are the `sources`, elements of the inputs after X. A source is (input, rank, *indices): the number of an input, 0 for the first one
-after X, the number of its axes, and for each axis an index:
+first ones are the `sources`, elements of the inputs after X. A source is (input, rank, *indices):
+the number of an input, 0 for the first one after X, the number of its axes, and for each axis an
+index:
 
     0, 1, ...        only this element of the axis
     -4, -3, -2, -1   the axis runs along n, d, h, w; it is broadcast if it has one element
