@@ -1,13 +1,16 @@
 """Deformable convolution: a product of weights and columns, for a stripe of pixels at a time.
 
-A column has the values that one output pixel reads, for each channel and tap. GridSample's `blend`
-writes the columns of a stripe as rows in the workspace, DEPTH rows at a time. Its points are all
-taps of a stripe's pixels, with neighbours and weights that are computed once for all channels with
-the same offsets. The product adds to the totals, the stripe's part of the output, which stay in the
-workspace until they are complete.
+The columns are a matrix, as in im2col: element [channel and tap, pixel] is the interpolated value
+that an output pixel reads from a channel at a tap of the kernel. At most DEPTH rows of it are in
+the workspace at a time. GridSample's `blend` computes them channel by channel. Its points are all
+taps of a stripe's pixels; their neighbours and weights are computed once for all channels with the
+same offsets. Weights times columns are added to the totals, the stripe's part of the output, which
+stay in the workspace until they are complete.
 
-As in grid_sample.py, columns with an infinity or NaN are read again tap by tap, and so are images
-that have a single pixel, or are too large for 32-bit indices.
+For a tap outside of the image, `blend` reads a pixel inside with weight 0, which gives NaN at an
+infinity. So, as in grid_sample_kernels.py, if a channel's sums are not all finite, its rows are
+computed again tap by tap, from existing pixels only. Images that have a single pixel, or are too
+large for 32-bit indices, are read tap by tap from the start.
 """
 
 from __future__ import annotations
@@ -111,7 +114,9 @@ class Channels(NamedTuple):
 class Taps(NamedTuple):
     """Some of the kernel's taps, one after the other, for one image and one offset group."""
 
-    row: int  # of the mask [taps of all images and offset groups, output pixels]: the first tap's
+    # The first tap's number among the taps of all images and offset groups: its row of the mask. It
+    # also tells whether `points` already has these taps, see `cached_row`.
+    row: int
     first: Tap
     size: int  # number of taps
 
@@ -395,16 +400,18 @@ def sample(
     """Store the columns of some channels, with a row for each channel and tap."""
     _, base, weight, row_weight, _ = points
     count = taps.size * stripe.width
-    # Axes of the weights. If there are two axes, there is no plane.
+    # `blend` reads squares: two rows along the axis `row`, of two pixels each along the axis
+    # `column`. A volume needs two calls, one for each plane along the axis `plane`; the second one
+    # adds to the sums of the first. With two axes there is one call, and `plane` is no axis.
     (plane, row, column), plane_offsets, row_offsets, _ = reading_of(g, 2)
-    planes = 0  # that `blend` reads: none without a fast path, so that is_finite stays False
+    planes = 0  # calls of `blend`
     if has_fast_path(g):
         planes = min(2, g.image[plane]) if g.axes == 3 else 1
     for k in range(channels.size):
         source = inputs.x[(stripe.n * g.channels + channels.first + k) * g.pixels :][: g.pixels]
         target = columns[k * count :]
-        is_finite = False
-        for q in range(planes):  # the last call tests the sums of all planes
+        is_finite = False  # if there is no call; else what the last one says of the complete sums
+        for q in range(planes):
             of_rows = row_weight[q] if g.axes == 3 else weight[row]
             neighbours = Neighbours(base[:count], row_offsets, of_rows, weight[column])
             is_finite = blend(source[plane_offsets[q] :], neighbours, LINEAR, q > 0, target)
@@ -483,6 +490,8 @@ def multiply(
     width           of the rows of columns and of totals
     """
     columns, panel, totals = factors
+    # Weights of 16 bits are summed in a wider type; `is_wide` says so. PANEL rows of them at a time
+    # are converted into the panel, and read from there. Other weights are read from w itself.
     step = PANEL if is_wide(w) else outputs
     for row in range(0, outputs, step):
         size = min(step, outputs - row)
@@ -494,7 +503,8 @@ def multiply(
                 wide = panel[r * depth :][:depth]
                 for k in range(depth):
                     wide[k] = load(weights, k)
-            weight_at = 0  # in the panel
+            weight_at = 0  # from here on: where the rows are in the panel, no longer in w
             row_pitch = depth
+        # `sums` adds nothing up: it returns the panel for 16-bit weights, else w.
         rows = View(sums(w, panel), weight_at, (row_pitch,))
         add_product(rows, size, columns, depth, width, totals[row * width :])

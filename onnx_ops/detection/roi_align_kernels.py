@@ -42,10 +42,14 @@ if TYPE_CHECKING:
         Workspace,
     )
 
-# How a bin's samples are pooled; see `is_average` and `compares_samples`.
-AVERAGE = known(1)
-LARGEST_TAP = known(2)
-LARGEST_SAMPLE = known(3)
+# How a bin's samples are pooled. A mode is a tuple, of which only the length matters: it is known
+# when a function is compiled; see `is_average` and `compares_samples`.
+AVERAGE = known(1)  # the mean of the interpolated samples
+LARGEST_TAP = known(2)  # ONNX's max: the largest of all weighted pixels of all samples
+LARGEST_SAMPLE = known(3)  # mmcv's max: the largest interpolated sample
+# Both maxima also compare zeros that are never read: samples outside of the image, and for
+# LARGEST_TAP also taps with weight 0, and bins without samples. A flag `at_least_zero` remembers
+# that there was one, and the maximum is raised to 0 in the end. Averages ignore the flag.
 MOST_SAMPLES = 2**10  # of a bin along an axis
 LEAST_SAMPLE = -10_000  # where mmcv's search for the largest sample begins
 CHANNELS = 64  # the most channels of a unit
@@ -55,10 +59,14 @@ BINS = 512  # bins of a row of bins that is pooled by rows, and of a round
 COLUMNS = 1024  # columns of the image that a row of bins reads
 ROWS = 512  # rows of the image that a bin reads
 TAPS = 2048  # taps of a round
-# The span of a region that is pooled by rows: the pixels from its first to its last column.
-SPAN = 4096  # the longest one
-SPARSE = 32  # the most pixels for each column that is read; else `pool_by_taps` is faster
-SPAN_UNIT = 16  # it is a multiple of so many pixels, if the image is as wide
+# The span of a region that is pooled by rows: the pixels of each row that are read, from the
+# region's first to its last column. It is rounded up to a multiple of SPAN_UNIT, but not beyond the
+# image's width. Regions whose span is longer than SPAN, or has more than SPARSE pixels for each
+# column tap, are pooled by taps.
+SPAN_UNIT = 16
+SPAN = 4096
+SPARSE = 32  # beyond this `pool_by_taps` is faster
+PITCH = SPAN + SPAN_UNIT  # of pooled rows: with a power of two, they would share cache lines
 # Channels that are read at a time, so that indices and weights are loaded once for all of them.
 # `pool_columns` and `sum_taps` are written for four.
 TOGETHER = 4
@@ -149,14 +157,15 @@ class AxisTaps(NamedTuple):
 
 
 class RowTaps(NamedTuple):
-    """The rows of a bin, in the workspace, as points of `add_points`.
+    """The rows of the image that a bin reads, in the workspace.
 
-    Of a point's four corners only the first one exists, which has the row's weight.
+    For averages `pool_rows` passes them to `add_points`, which is made for squares of 2 x 2
+    corners. Each row is given to it as a square of which only corner 0 exists.
     """
 
-    taps: AxisTaps
-    weight: Weights  # [corner of a point, row]: taps.weight is that of corner 0
-    ones: Pixels  # for each row, the bits of the corners that exist: that of corner 0
+    taps: AxisTaps  # its `weight` is the same memory as weight[0] below
+    weight: Weights  # [corner, row]: only corner 0 is ever stored or read
+    ones: Pixels  # for each row, which corners exist, as bits: always 0b0001
 
 
 class ColumnTaps(NamedTuple):
@@ -164,7 +173,7 @@ class ColumnTaps(NamedTuple):
 
     taps: AxisTaps
     ends: Pixels  # bin q of a row has the taps from ends[q] on and before ends[q + 1]
-    at_least_zero: Pixels  # for each of these bins, whether a sample or a tap counts as 0
+    at_least_zero: Pixels  # for each of them, whether its maximum includes a 0 that isn't read
 
 
 class Round(NamedTuple):
@@ -174,7 +183,7 @@ class Round(NamedTuple):
     weight: Weights  # of each tap
     totals: Sums  # for each channel, the result so far of the bin that continues
     ends: Pixels  # bin b has the taps from ends[b] on and before ends[b + 1]
-    at_least_zero: Pixels  # for each bin, whether a sample or a tap counts as 0
+    at_least_zero: Pixels  # for each bin, whether its maximum includes a 0 that isn't read
 
 
 class RoundBins(NamedTuple):
@@ -192,7 +201,7 @@ class NextSample(NamedTuple):
     bin: int
     i: int  # its row among the bin's samples
     j: int  # its column
-    at_least_zero: bool  # whether one of the bin's samples so far, or of their taps, counts as 0
+    at_least_zero: bool  # whether the bin's maximum so far includes a 0 that isn't read
 
 
 # A mode is known when a function is compiled, as the length of a tuple. So LLVM drops the branches
@@ -215,7 +224,7 @@ def workspace_size() -> int:
     # Each integer of 4 bytes is counted as 8, as are sums. The counts are multiples of 8, so that a
     # copy begins with a cache line; 8 more have room for the last element of `ends`. `copy_arrays`
     # needs less: 44 bytes for each of SAMPLES, and 16 for each of CHANNELS.
-    by_rows = TOGETHER * (SPAN + SPAN_UNIT) + 6 * ROWS + 2 * COLUMNS + 2 * BINS
+    by_rows = TOGETHER * PITCH + 6 * ROWS + 2 * COLUMNS + 2 * BINS
     by_taps = 2 * TAPS + CHANNELS + 2 * BINS
     return 8 * (max(by_rows, by_taps) + 8)
 
@@ -510,7 +519,7 @@ def pool_by_rows(region: Region, mode: Known, g: RoiAlignGeometry, workspace: Wo
 def row_arrays(workspace: Workspace, out: Elements) -> tuple[Sums, RowTaps, ColumnTaps]:
     """Return the arrays of `pool_by_rows`; the first one has the pooled rows, [channel, column]."""
     # The bytes at which arrays begin, in the order of memory, after the pooled rows.
-    row_weight = 8 * TOGETHER * (SPAN + SPAN_UNIT)
+    row_weight = 8 * TOGETHER * PITCH
     column_weight = row_weight + 8 * 4 * ROWS
     row_pixel = column_weight + 8 * COLUMNS
     column_pixel = row_pixel + 4 * 2 * ROWS
@@ -523,7 +532,7 @@ def row_arrays(workspace: Workspace, out: Elements) -> tuple[Sums, RowTaps, Colu
         sums_in(workspace, column_weight, COLUMNS, out),
     )
     return (
-        sums_in(workspace, 0, (TOGETHER, SPAN + SPAN_UNIT), out),
+        sums_in(workspace, 0, (TOGETHER, PITCH), out),
         RowTaps(AxisTaps(pixel, weight[0]), weight, ones),
         ColumnTaps(
             column_taps,
@@ -701,10 +710,10 @@ def pool_columns(
     pitch = g.bins
     number = pooled.dtype.type
     for q in range(g.out_width):
-        least = number(0)
+        initial = number(0)
         if not (is_average(mode) or at_least_zero or columns.at_least_zero[q]):
-            least = number(-np.inf)
-        v0 = v1 = v2 = v3 = least
+            initial = number(-np.inf)
+        v0 = v1 = v2 = v3 = initial
         for t in range(columns.ends[q], columns.ends[q + 1]):
             w = weight[t]
             k = np.uint32(pixel[t])  # unsigned, so that Numba doesn't test whether it is negative

@@ -1,6 +1,10 @@
 """The ways to run an operator, behind one interface: (case, inputs) -> first output.
 
-native, extensions and function run the same machine code; reference is plain NumPy.
+function    the machine code, called on arrays
+native      the same code, as a kernel in a session of onnx_ops
+extensions  the same code, as a Python operator of onnxruntime-extensions in a session of onnx_ops
+lowered     the same, in ONNX Runtime's own session, on the model that `onnx_ops.lower` returns
+reference   the NumPy function that `cases.expected_of` calls, run by onnx's ReferenceEvaluator
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ def extensions(case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def lowered(case: Case, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    """Run a plain session on the lowered model."""
+    """Replace the node by a Python operator of onnxruntime-extensions, and run the model in ONNX
+    Runtime's own session.
+    """
     proto = onnx_ops.lower(model(case.domain, case.op_type, inputs, case.attributes))
     return run_session(
         ort.InferenceSession(proto.SerializeToString(), with_extensions(quiet())),

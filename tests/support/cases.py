@@ -555,7 +555,7 @@ ATTENTION = [
 
 
 def deform_conv(name, x, w, D=1, bias=False, mask=False, extent=1.5, domain="", **attributes):  # noqa: N803
-    """A case of DeformConv; D: the number of offset groups."""
+    """A case of DeformConv. D: the number of offset groups; a case with a mask has a bias, too."""
     names = "dilations", "pads", "strides"
     counts = block_counts(x[2:], w[2:], **{n: attributes[n] for n in names if n in attributes})
     offset_count = D * int(np.prod(w[2:]))
@@ -570,31 +570,33 @@ def mmcv_deform_conv(
     x,
     w,
     D=1,  # noqa: N803
-    bias=False,
+    with_bias=False,
     modulated=True,
     domain="mmdeploy",
     extent=1.5,
     **attributes,
 ):
-    """A case of MMCVModulatedDeformConv2d or MMCVDeformConv2d, with what mmdeploy writes where
-    nothing is given.
+    """A case of MMCVModulatedDeformConv2d or, if not modulated, of MMCVDeformConv2d.
+
+    D: the number of offset groups; with_bias: whether a modulated one has that input; attributes:
+    of the node, in place of the defaults here, which are mmdeploy's
     """
-    usual = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
-    attributes = {
-        **usual,
-        **({} if "deformable_groups" in attributes else {"deform_groups": D}),
-        **attributes,
-    }
+    defaults = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+    if "deformable_groups" not in attributes:  # the other name of deform_groups
+        defaults["deform_groups"] = D
+    attributes = {**defaults, **attributes}
     stride, padding, dilation = (
-        [v, v] if isinstance(v, int) else v for v in list(attributes.values())[:3]
+        [value, value] if isinstance(value, int) else value
+        for value in (attributes[name] for name in ("stride", "padding", "dilation"))
     )
-    padding = padding[:: len(padding) // 2]
+    if len(padding) == 4:  # each is written twice: [ph, ph, pw, pw]
+        padding = padding[::2]
     counts = block_counts(x[2:], w[2:], dilation, padding * 2, stride)
     offset_count = D * w[2] * w[3]
     offset, mask = (x[0], 2 * offset_count, *counts), (x[0], offset_count, *counts)
     if not modulated:
         return Case(name, domain, "MMCVDeformConv2d", (x, offset, w), attributes, extent)
-    shapes = x, offset, mask, w, *([(w[0],)] * bias)
+    shapes = x, offset, mask, w, *([(w[0],)] * with_bias)
     return Case(name, domain, "MMCVModulatedDeformConv2d", shapes, attributes, extent)
 
 
@@ -643,7 +645,7 @@ DEFORM_CONV = [
     deform_conv("deform_in_older_models", (1, 4, 6, 7), (6, 2, 3, 3), D=2, bias=True, mask=True,
         group=2,
                 pads=[1, 1, 1, 1], domain="onnx_ops"),
-    mmcv_deform_conv("modulated", (2, 6, 8, 9), (4, 3, 3, 2), D=3, bias=True, stride=[2, 1],
+    mmcv_deform_conv("modulated", (2, 6, 8, 9), (4, 3, 3, 2), D=3, with_bias=True, stride=[2, 1],
         padding=[1, 2], dilation=[1, 2], groups=2),
     mmcv_deform_conv("modulated_without_bias", (1, 4, 6, 7), (5, 4, 3, 3), padding=[1, 1],
         domain="mmcv"),
