@@ -2,6 +2,7 @@
 works.
 """
 
+import functools
 import inspect
 import logging
 import os
@@ -271,6 +272,16 @@ def custom_operator_not_passed() -> str:
     return refused(ours, TWICE)
 
 
+@shows("... is not a registered function/op")
+def unknown_operator(tmp_path: Path) -> str:
+    onnx.save(TWICE, tmp_path / "model.onnx")
+    report = call_json("inspect", tmp_path / "model.onnx", exit_code=1)
+    assert report["unknown"] == {"my.domain.Twice": 1}
+    options = onnx_ops.register(quiet(), TWICE, operators=[twice()])
+    assert run_twice(plain(TWICE, options)) == [2]
+    return refused(plain, TWICE, onnx_ops.register(quiet(), TWICE))
+
+
 @shows("Could not find an implementation for RoiAlign(22)")
 def no_built_in_kernel() -> str:
     proto = parsed(
@@ -310,6 +321,21 @@ def integers_with_linear() -> str:
     session = ours(sampled(image, node='<mode = "nearest">'))
     assert session.run(None, {**FEEDS, "x": FEEDS["x"].astype(np.uint8)})[0].dtype == np.uint8
     return refused(ours, sampled(image))
+
+
+@shows("Type 'tensor(uint8)' of input parameter (...) ... is invalid")
+def integers_without_support() -> str:
+    def proto(cast: str = "") -> onnx.ModelProto:
+        name = "z" if cast else "x"
+        return parsed(
+            f"(uint8[1, 3, 4] x, float[1, 2, 9] f) => (float[a, b, c] y) {{ {cast}"
+            f"y = onnx_ops.Im2ColProduct <kernel_shape = [2]> ({name}, {name}) }}",
+            20,
+            "onnx_ops",
+        )
+
+    assert ours(proto("z = Cast <to = 1> (x) "))
+    return refused(ours, proto())
 
 
 @shows("dtype of rois = float64: must be float32, that of X")
@@ -412,6 +438,38 @@ def both_libraries_in_one_domain() -> str:
     return python(BOTH_LIBRARIES).stdout
 
 
+BESIDE_A_LIBRARY = """
+import onnxruntime as ort
+import onnx_ops
+from onnxruntime_extensions import PyCustomOpDef, onnx_op
+from support.backends import quiet, with_extensions
+from support.cases import parsed
+
+floats = [PyCustomOpDef.dt_float]
+onnx_op(op_type="mmdeploy::Halve", inputs=floats, outputs=floats)(lambda x: x / 2)
+content = parsed("(float[1, 1, 3, 4] x, float[1, 2, 2, 2] f) => (float[a, b, c, d] y) {"
+    "z = GridSample (x, f) y = mmdeploy.Halve (z) }", 20, "mmdeploy").SerializeToString()
+for domains in (["", "mmdeploy"], [""]):
+    try:
+        options = onnx_ops.register(with_extensions(quiet()), domains=domains)
+        ort.InferenceSession(content, options)
+    except Exception as error:
+        print(error)
+print(onnx_ops.node_counts())
+"""
+
+
+@shows("Another library has operators in the same domain")
+def domain_of_another_library() -> None:
+    if not HAVE_EXTENSIONS:
+        pytest.skip("needs onnxruntime-extensions")
+    *errors, counts = python(BESIDE_A_LIBRARY).stdout.splitlines()
+    assert len(errors) == 1
+    assert counts == "{'GridSample': 1}"
+    if ORT_VERSION == WORDED:
+        assert "Domain already set in registry" in errors[0]
+
+
 @shows("have the same library twice; register it once")
 def one_library_twice() -> str:
     if not HAVE_EXTENSIONS:
@@ -456,6 +514,15 @@ def unknown_domains(tmp_path: Path) -> str:
     options = onnx_ops.register(quiet(), domains=[""])
     assert nodes_run(lambda: onnx_ops.InferenceSession(path, options)) == 1
     return str(caught[0].message)
+
+
+@shows("A session of an `.ort` file doesn't use the operators")
+def built_in_kernels_in_the_other_format(tmp_path: Path) -> None:
+    path = written_as_ort(OPEN, tmp_path / "model.ort", with_onnx_ops=False)
+    assert nodes_run(lambda: ort.InferenceSession(path, quiet())) == 0
+    path = written_as_ort(OPEN, tmp_path / "ours.ort")
+    options = onnx_ops.register(quiet(), domains=[""])
+    assert nodes_run(lambda: ort.InferenceSession(path, options)) == 1
 
 
 @shows("can't rewrite a model in ONNX Runtime's own format")
@@ -677,6 +744,19 @@ def roundings() -> None:
     np.testing.assert_array_equal(expected, again)
 
 
+@shows("Results differ from PyTorch")
+def results_of_pytorch(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    onnx.save(OPEN, tmp_path / "model.onnx")
+    call("run", tmp_path / "model.onnx", "--random", "--compare", "reference")
+    image = np.linspace(-1, 1, 12, dtype=np.float32).reshape(1, 1, 3, 4)
+    grid = np.full((1, 2, 2, 2), np.nan, np.float32)
+    result = ours(sampled(node='<padding_mode = "border">')).run(None, {"x": image, "f": grid})[0]
+    sample = functools.partial(torch.nn.functional.grid_sample, align_corners=False)
+    peer = sample(torch.tensor(image), torch.tensor(grid), padding_mode="border").numpy()
+    assert not np.array_equal(result, peer, equal_nan=True)
+
+
 SMALL = Entry((Step(pieces, (Number(0), Number(8))),))  # compiles in a tenth of a second
 
 
@@ -705,12 +785,31 @@ def the_first_session(
     return text
 
 
+@shows("The first session or the first run takes seconds")
+def compilations(kernels: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "onnx_ops")
+    for is_compiled in (False, True):
+        code._outcome.cache_clear()
+        caplog.clear()
+        code.code(SMALL, "Im2Col")
+        assert ("compiling a function of Im2Col" in caplog.text) != is_compiled
+
+
 @shows("gains nothing, since it has no node of these operators")
 def nothing_to_gain(caplog: pytest.LogCaptureFixture) -> str:
     caplog.set_level(logging.INFO, "onnx_ops")
     with onnx_ops.install(optimize=True):
         plain(ADD)
     return caplog.text
+
+
+@shows("since optimize can fuse nothing in it")
+def nothing_to_fuse(tmp_path: Path) -> str:
+    onnx.save(ADD, tmp_path / "model.onnx")
+    assert "onnx_ops changes nothing" in call("inspect", tmp_path / "model.onnx")
+    report = call_json("bench", tmp_path / "model.onnx", "--repeats", 1)
+    assert "optimized" not in " ".join(report["seconds"])
+    return call("optimize", tmp_path / "model.onnx", tmp_path / "new.onnx")
 
 
 @shows("is not known to be that of an input")
@@ -878,6 +977,39 @@ def forks() -> None:
     assert of_child == "ends"
     if ORT_VERSION == WORDED:  # other versions may wait for no threads
         assert of_parent == "hangs"
+
+
+LEAVING = """
+import os, sys, time, warnings
+import onnx_ops
+from support.backends import quiet
+
+warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
+session = onnx_ops.InferenceSession(sys.argv[1], quiet(intra_op_num_threads=2))
+for leave in (sys.exit, os._exit):
+    child = os.fork()
+    if not child:
+        leave(0)
+    deadline = time.monotonic() + (0.5 if leave is sys.exit else 600)
+    ended = 0
+    while not ended and time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if not ended:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    print("ends" if ended else "hangs", flush=True)
+"""
+
+
+@shows("A child process hangs at its exit")
+def exits_of_children() -> None:
+    if not hasattr(os, "fork"):
+        pytest.skip("there is no fork here")
+    normal, at_once = python(LEAVING, WARP).stdout.split()
+    assert at_once == "ends"
+    if ORT_VERSION == WORDED:  # other versions may wait for no threads
+        assert normal == "hangs"
 
 
 @shows("cannot pickle 'onnxruntime.capi.onnxruntime_pybind11_state.SessionOptions' object")
