@@ -234,22 +234,22 @@ def doubts(made_up: Described, sizes: Collection[str]) -> str:
     These are integers, which may be indices or sizes, and shapes that neither the model nor `sizes`
     states.
     """
-    integers = [n for n, (element_type, _) in made_up.items() if element_type in dtypes.INTEGERS]
-    is_open = {
-        n: not all(isinstance(d, int) for d in dims)
+    of_integers = [n for n, (element_type, _) in made_up.items() if element_type in dtypes.INTEGERS]
+    are_open = [
+        n
         for n, (_, dims) in made_up.items()
-        if n not in sizes
-    }
+        if n not in sizes and not all(isinstance(d, int) for d in dims)
+    ]
     texts = []
-    if integers:
-        names = ", ".join(integers)
+    if of_integers:
         texts.append(
-            f"the integers of {names} were made up, from 0 to 9: give others with --input "
-            "NAME=[5,5] or NAME=FILE"
+            f"the integers of {', '.join(of_integers)} were made up, from 0 to 9: give others "
+            "with --input NAME=[5,5] or NAME=FILE"
         )
-    if names := ", ".join(n for n in is_open if is_open[n]):
+    if are_open:
         texts.append(
-            f"open dimensions of {names} were made 1: state them with --shape NAME=N,C,..."
+            f"open dimensions of {', '.join(are_open)} were made 1: state them with --shape "
+            "NAME=N,C,..."
         )
     return "; ".join(texts)
 
