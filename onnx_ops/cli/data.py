@@ -38,6 +38,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 ENDINGS = (".npy", ".png")  # of the files of an output
 # Pillow's names. For some other formats, Pillow runs another program.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
+PIXELS = (*dtypes.FLOATS, "uint8")  # data types of images
 MODES: dict[Dimension, str] = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
 unpacked = ContextVar("unpacked", default=512)  # the option --unpacked
 Image.MAX_IMAGE_PIXELS = None  # Pillow's limit, which no option raises
@@ -74,7 +75,7 @@ class InputOptions(NamedTuple):
 
 
 def feeds(
-    inputs: Described, input_texts: Iterable[str], shapes: Iterable[str] = (), random: bool = False
+    inputs: Described, input_texts: Iterable[str], shapes: Iterable[str], random: bool
 ) -> tuple[Feeds, str]:
     """Return ({input: array} from the options --input and --shape, `doubts` on random inputs)."""
     arrays = read_inputs(input_texts, inputs)
@@ -207,7 +208,7 @@ def random_array(
     name: str,
     element_type: str | None,
     dims: Sequence[Dimension],
-    shape: Sequence[int] | None = None,
+    shape: Sequence[int] | None,
 ) -> Array:
     """Return a random array: floats in [-1, 1], integers in [0, 9]; open dimensions are 1."""
     if element_type not in dtypes.TABLE:
@@ -395,7 +396,7 @@ def read_image(path: Path, element_type: str | None, dims: Sequence[Dimension]) 
 
     Pixels stay as they are for an input of uint8, and are floats in [0, 1] for others.
     """
-    if len(dims) != 4 or not (element_type in dtypes.FLOATS or element_type == "uint8"):
+    if len(dims) != 4 or element_type not in PIXELS:
         raise UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     channels_last = dims[3] in MODES and dims[1] not in MODES
     mode = MODES.get(dims[3] if channels_last else dims[1], "RGB")
@@ -554,12 +555,11 @@ def file_names(names: Iterable[str], unsafe: re.Pattern[str] = IN_FILE) -> dict[
 
 def is_image(array: Array) -> bool:
     """Return whether an array is [N, C, H, W] with 1, 3 or 4 channels of floats or uint8."""
-    floats = dtypes.name_of(array) in dtypes.FLOATS
     return (
         array.ndim == 4
         and array.size > 0
         and array.shape[1] in MODES
-        and (floats or array.dtype == np.uint8)
+        and dtypes.name_of(array) in PIXELS
     )
 
 
