@@ -268,7 +268,7 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
         title_of(node),
         operator.title if operator else title(node.domain, node.op_type),
         graph.title,
-        {as_text(name): plain_value(value) for name, value in values.items()},
+        {as_text(name): as_text(value) for name, value in values.items()},
         inputs,
     )
     if operator is None:
@@ -317,18 +317,6 @@ def complete_types(operator: Operator, inputs: list[Stated]) -> None:
     for i, v in pairs:
         if v["name"] and v["type"] is None:
             v["type"] = signature.get(i.type)
-
-
-def plain_value(value: Any) -> Any:
-    """Return an attribute's value in a form for people and JSON."""
-    value = as_text(value)
-    return (
-        value
-        if isinstance(value, int | float | str)
-        else list(value)
-        if hasattr(value, "__iter__")
-        else str(value)
-    )
 
 
 def why_not_run(node: onnx.NodeProto) -> str:
