@@ -88,12 +88,12 @@ def col2im_model(image: str = "H, W", attributes: str = "") -> onnx.ModelProto:
 
 
 def grid_sample_model(
-    dtype: str, mode: str, image: str = "H, W", axes: int = 2, padding_mode: str = "border"
+    dtype: str, mode: str, image: str = "H, W", padding_mode: str = "border"
 ) -> onnx.ModelProto:
     out = image.replace(",", "_out,") + "_out"
     return onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["" : 20]>
-        grid_sample ({dtype}[N, C, {image}] X, float[N, {out}, {axes}] Grid)
+        grid_sample ({dtype}[N, C, {image}] X, float[N, {out}, {image.count(",") + 1}] Grid)
         => ({dtype}[N, C, {out}] Y) {{
             Y = GridSample <mode = "{mode}", padding_mode = "{padding_mode}"> (X, Grid)
         }}"""
@@ -220,7 +220,7 @@ def examples() -> Iterator[Example]:
     points = rng.uniform(-1, 1, (1, 32, 32, 32, 3)).astype(np.float32)
     yield (
         "GridSample, cubic, volume",
-        grid_sample_model("float", "cubic", "D, H, W", 3),
+        grid_sample_model("float", "cubic", "D, H, W"),
         {"X": volume, "Grid": points},
     )
 
@@ -249,12 +249,10 @@ def measure(title: str, model: onnx.ModelProto, feeds: Feeds) -> Report:
     differences = {
         name: difference(*[*arrays.values(), expected]) for name, arrays in outputs.items()
     }
-    row = {
+    return {
         "model": title,
         "refused": refused,
         "error": {name: compared.largest for name, compared in differences.items()},
-    }
-    return row | {
         "wrong": [name for name in differences if not differences[name].ok],
         **times(runners, feeds, range(REPEATS)),
     }
