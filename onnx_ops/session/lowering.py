@@ -26,6 +26,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ..declaration import dtypes, plain
+from ..declaration.attributes import KINDS
 from ..declaration.errors import OpError, as_text, errors_of, escaped
 from ..model.external_data import opened
 from ..model.files import EXTENSIONS, REPLACING, lowered_name
@@ -236,7 +237,7 @@ class _NodeLowering(NamedTuple):
                 value = self.values.by_name[a.name]
                 attributes.append(stated.get(a.name) or node_attribute(a, value))
             else:
-                vector = np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector
+                vector = np.empty(0, KINDS[a.kind].dtype) if vector is None else vector
                 inputs.append(self.constant(vector))
         marks = ["01"[bool(name)] for i, name in self.inputs if i.presence == "optional"]
         if marks:
@@ -342,7 +343,6 @@ def _value(attribute: onnx.AttributeProto) -> Any:
 
 
 RESHAPES = "Reshape", "Squeeze", "Unsqueeze"
-LIST_TYPES = {"ints": np.int64, "floats": np.float64}
 
 
 def name_of_op(operator: Operator) -> str:
