@@ -141,7 +141,7 @@ def _lowered(
     )
     names = (name for name in candidates if name not in used)
     run = next(names) if has_run_input else None
-    register_schemas(operator for operator in operators.values() if not is_built_in(operator))
+    register_schemas(operators.values())
     original = deepcopy(lowered)
     typed = Graph(Model(original, origin, operators), original.graph, "main")
     _Lowering(operators, run, names).graph(lowered.graph, typed)
