@@ -101,8 +101,7 @@ def _registered(options: ort.SessionOptions) -> bool:
         }}"""
     )
     profiling = options.enable_profiling
-    if profiling:
-        options.enable_profiling = False  # a session that profiles writes a file even if it fails
+    options.enable_profiling = False  # a session that profiles writes a file even if it fails
     try:
         BuiltinSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:
@@ -113,8 +112,7 @@ def _registered(options: ort.SessionOptions) -> bool:
             return False
         raise
     finally:
-        if profiling:
-            options.enable_profiling = True
+        options.enable_profiling = profiling
     raise AssertionError(f"there is an op called {MISSING}")
 
 
