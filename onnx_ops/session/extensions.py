@@ -150,11 +150,8 @@ def declare(operator: Operator) -> None:
 
 def _declare(operator: Operator, signature: Mapping[str, str]) -> None:
     """Add the op for one {type variable: element type} to the library."""
-    types = extensions.PyCustomOpDef
-
-    def tensor_type(name: str) -> int:
-        return getattr(types, "dt_" + {"float32": "float", "float64": "double"}.get(name, name))
-
+    types = extensions.PyCustomOpDef  # its numbers of element types are ONNX's
+    element_type = lambda tensor: dtypes.TABLE[signature[tensor.type]].onnx
     by_kind = {
         "int": types.dt_int64,
         "ints": types.dt_int64,
@@ -169,8 +166,8 @@ def _declare(operator: Operator, signature: Mapping[str, str]) -> None:
         scalars[PRESENT] = types.dt_string
     extensions.onnx_op(
         op_type=name_of_op(operator),
-        inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
-        outputs=[tensor_type(signature[o.type]) for o in operator.outputs],
+        inputs=[*map(element_type, operator.inputs), *lists, types.dt_int64],
+        outputs=[*map(element_type, operator.outputs)],
         attrs=scalars,
     )(functools.partial(body, operator, operator.numpy_types(signature)))
 
