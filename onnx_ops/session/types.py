@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ..model.types import Dimension, File, NumpyType
+    from ..model.types import Dimension, NumpyType
 
     Backend: TypeAlias = Literal["native", "extensions"]
     # The latter: ONNX Runtime's built-in kernels.
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     # of its elements
     InputTypes: TypeAlias = tuple[tuple[bool, NumpyType], ...]
 
-    # (model, threads, backend, optimize) of a Runner
-    RunnerSettings: TypeAlias = tuple[File, int | None, AnyBackend, bool]
     Settings: TypeAlias = Mapping[str, Any]  # of an installation, see `settings_of`
 
     # (symbol, path of the object file) of a variant's functions
