@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -329,12 +328,9 @@ def without_log(function: Compute) -> Compute:
 
 def garbage(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return an array of garbage, which shows the elements that a kernel doesn't write."""
-    numpy_type = np.dtype(dtype)
-    return (
-        np.full(math.prod(np.atleast_1d(shape)) * numpy_type.itemsize, 0xA5, np.uint8)
-        .view(numpy_type)
-        .reshape(shape)
-    )
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8).fill(0xA5)
+    return array
 
 
 def has_extensions(function: Operator) -> bool:

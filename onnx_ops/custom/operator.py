@@ -396,9 +396,6 @@ def checked(
 
     Raises OpError unless it has these parameters in this order, and compares no Literal with a
     string.
-
-    Raises OpError unless it has these parameters in this order, and compares no Literal with a
-    string.
     """
     names = list(parameters_of(role, function))
     required = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
