@@ -209,21 +209,20 @@ def compute(
         ] * len(types)
         with np.errstate(over="ignore", invalid="ignore") if operator.is_wide else nullcontext():
             outputs = call_function(operator, operator.reference, arrays, values.by_name)
-        require(
-            outputs is not None,
-            "outputs",
-            None,
-            "must be returned: an array, or a tuple of several",
-        )
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        require(
-            len(outputs) == len(types),
-            "outputs",
-            len(outputs),
-            f"must be {len(types)}, as declared",
-        )
-        if operator.is_wide:
-            with np.errstate(over="ignore", invalid="ignore"):
+            require(
+                outputs is not None,
+                "outputs",
+                None,
+                "must be returned: an array, or a tuple of several",
+            )
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            require(
+                len(outputs) == len(types),
+                "outputs",
+                len(outputs),
+                f"must be {len(types)}, as declared",
+            )
+            if operator.is_wide:
                 outputs = [
                     y.astype(dtype, order="C") for y, dtype in zip(outputs, types, strict=True)
                 ]
