@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .dtypes import type_name
 from .errors import OpError, errors_of, reason, require
 from .limits import ELEMENTS, MAX_RANK, UNKNOWN
 from .operator import Record
@@ -265,8 +266,8 @@ def check_output(
             require(is_text(text), name, repr(text), "must be a string that has a UTF-8")
     elif is_exact(value, dtype):  # NumPy's type for a Python number isn't the intended one
         array = array.astype(dtype)
-    type_name = "string" if dtype.hasobject else dtype.name
-    require(array.dtype == dtype, f"dtype of {name}", str(array.dtype), f"must be {type_name}")
+    rule = f"must be {type_name(dtype)}"
+    require(array.dtype == dtype, f"dtype of {name}", str(array.dtype), rule)
     require(array.ndim <= MAX_RANK, f"rank of {name}", array.ndim, "must be at most", MAX_RANK)
     if shape is not None:
         is_bound = operator.plan.is_bound
