@@ -398,10 +398,7 @@ class Operator:
         None: no kernel is compiled for these ranks.
         """
         for k, combination in enumerate(self.combinations):
-            fits = len(ranks) == len(combination)
-            if fits and all(
-                wanted in (None, rank) for wanted, rank in zip(combination, ranks, strict=True)
-            ):
+            if all(wanted in (None, rank) for wanted, rank in zip(combination, ranks, strict=True)):
                 return k * len(self.kernels) + choice
         return None
 
