@@ -241,11 +241,7 @@ def _attribute(name: str, hint: typing.Any, default: object) -> Attribute:
         typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
     )
     options = [o for o in options if o is not type(None)]
-    text = (
-        getattr(hint, "__name__", None)
-        if isinstance(hint, type) and not typing.get_args(hint)
-        else str(hint)
-    )
+    text = hint.__name__ if isinstance(hint, type) else str(hint)
     fields = _fields(options[0]) if len(options) == 1 else f"must be one of {ANNOTATIONS}"
     if isinstance(fields, str):
         raise OpError(f"annotation of {name}", text, fields)
