@@ -138,22 +138,19 @@ def schema(operator: Operator) -> str:
             is_supported = {*names} & {*TYPES.values()}
             rule = "is no element type of PyTorch"
             require(is_supported, f"type of {tensor.name}", names[0], rule)
+        # Defaults stay in the declaration, because PyTorch's parser may not accept their text.
+        named = []
         for a in operator.attributes:
             rule = "is none that attributes of PyTorch's operators have"
             require(a.kind in ATTRIBUTES, f"kind of {a.name}", a.kind, rule)
+            type_of_value = "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]
+            optional = f"{type_of_value}? {a.name}=None"
+            named.append(f"{type_of_value} {a.name}" if a.required else optional)
         arguments = [
             (VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs
         ]
         if operator.inputs[-1].presence == "variadic":  # it must be given, as must all before it
             arguments = [text.removesuffix("=None") for text in arguments]
-        # Defaults stay in the declaration, because PyTorch's parser may not accept their text.
-        types_of_attributes = [
-            (a, "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]) for a in operator.attributes
-        ]
-        named = [
-            f"{type_name} {a.name}" if a.required else f"{type_name}? {a.name}=None"
-            for a, type_name in types_of_attributes
-        ]
         outputs = ", ".join(["Tensor"] * len(operator.outputs))
         returned = outputs if len(operator.outputs) == 1 else f"({outputs})"
         return f"({', '.join([*arguments, *(['*', *named] if named else [])])}) -> {returned}"
