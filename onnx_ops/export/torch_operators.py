@@ -258,9 +258,7 @@ def check_type(operator: Operator, declared: Input | Output, tensor: torch.Tenso
 
 def as_tensor(array: Array, arrays: Iterable[Array | None]) -> torch.Tensor:
     """Return an output as a tensor that shares no memory with the inputs, as PyTorch requires."""
-    is_shared = array.base is not None and any(
-        a is not None and np.may_share_memory(array, a) for a in arrays
-    )
+    is_shared = any(a is not None and np.may_share_memory(array, a) for a in arrays)
     if is_shared or not array.flags.carray:  # carray: contiguous, and it may be written to
         array = array.copy()
     if array.dtype == BFLOAT16:
