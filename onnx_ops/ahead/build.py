@@ -151,9 +151,9 @@ def build(
     cpus = list(
         cpus or [name for name, (architecture, *_) in LEVELS.items() if architecture == this]
     )
-    cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
     loader: str = system or THIS
     architectures = {target.level(cpu, loader).triple.partition("-")[0] for cpu in cpus}
+    cpus.sort(key=list(LEVELS).index)
     if len(architectures) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
     (architecture,) = architectures
