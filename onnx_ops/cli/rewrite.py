@@ -60,17 +60,7 @@ def optimize(source: Path, target: Path, as_json: bool) -> None:
       onnx-ops optimize model.onnx optimized.onnx
       onnx-ops optimize model.onnx model.onnx --json
     """
-
-    def optimized_and_found(
-        model: onnx.ModelProto,
-    ) -> tuple[onnx.ModelProto, tuple[list[Finding], list[str]]]:
-        optimized, findings = rewritten(model, source)
-        return optimized, (
-            findings,
-            sorted({node.op_type for node, *_ in declared_nodes(optimized)}),
-        )
-
-    target, (findings, names) = rewrite(source, target, optimized_and_found)
+    target, optimized, findings = rewrite(source, target, lambda model: rewritten(model, source))
     if as_json:
         print_json(
             {"model": str(source), "written": str(target), "findings": list(map(asdict, findings))}
@@ -86,6 +76,7 @@ def optimize(source: Path, target: Path, as_json: bool) -> None:
         else f"{target}: {copied}, since optimize can fuse nothing in it"
     )
     if replaced:
+        names = sorted({node.op_type for node, _ in declared_nodes(optimized)})
         options = " ".join(f"--operator {name}" for name in names)
         program = program_with_operators()
         say(
@@ -116,7 +107,7 @@ def lower(source: Path, target: Path) -> None:
       onnx-ops lower model.onnx lowered.onnx
       onnx-ops run lowered.onnx --random --backend extensions
     """
-    target, count = rewrite(
+    target, _, count = rewrite(
         source, target, lambda model: (lowered(model), len(list(declared_nodes(model))))
     )
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")
@@ -124,15 +115,15 @@ def lower(source: Path, target: Path) -> None:
 
 def rewrite(
     source: Path, target: Path, function: Callable[[onnx.ModelProto], tuple[onnx.ModelProto, T]]
-) -> tuple[Path, T]:
+) -> tuple[Path, onnx.ModelProto, T]:
     """Apply `function` to the model in `source`, and write the result to `target`.
 
     Both may be the same file.
 
     function  onnx.ModelProto -> (onnx.ModelProto, a report)
 
-    Returns the path from which the model finds its data, and the report. External data stay if the
-    folder is the same; otherwise they are copied beside the model.
+    Returns the path from which the model finds its data, the new model, and the report. External
+    data stay if the folder is the same; otherwise they are copied beside the model.
     """
     is_same = target.resolve() == source.resolve()  # data locations are relative to its link
     # The model's data belong into the folder of the link's target.
@@ -157,7 +148,7 @@ def rewrite(
             with named(data):
                 copy_data(moved, source, path.with_name(data.name))
         onnx.save(model, path, "protobuf")  # whatever its suffix
-    return target, report
+    return target, model, report
 
 
 def users(data: Path, target: Path) -> Iterator[Path]:
