@@ -134,9 +134,7 @@ def examine(path: Path) -> ModelReport:
     report.operators = sources(
         find_missing(report, graphs) + [pair for pair in nodes if not declared(pair[0])]
     )
-    used = {
-        operator.key: operator for node, _ in nodes if (operator := declared(node, operators))
-    }.values()
+    used = {operator for node, _ in nodes if (operator := declared(node, operators))}
     with_extensions = needs_extensions(imports(model), available())
     result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
     if report.no_kernel and report.gains:
@@ -192,9 +190,11 @@ def find_missing(
         proto = graph.model.proto
         versions = imports(proto)
         supported = (
-            {(domain_of(f), f.name) for f in proto.functions} | python_ops().keys() | lowered()
+            {(domain_of(f), f.name) for f in proto.functions}
+            | python_ops().keys()
+            | lowered()
+            | in_its_versions(available(), proto).keys()
         )
-        supported |= in_its_versions(available(), proto).keys()
         for node in graph.owner.node:
             key = domain_of(node), node.op_type
             if key in supported:
