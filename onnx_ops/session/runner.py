@@ -249,12 +249,11 @@ def _element_type(ort_type: str) -> str | None:
 
 def _native(value: Any) -> Any:
     """Return an array in native byte order, which ONNX Runtime requires; other values unchanged."""
-    is_array = isinstance(value, np.ndarray)
-    return value.astype(value.dtype.newbyteorder("="), copy=False) if is_array else value
+    return dtypes.contiguous(value) if isinstance(value, np.ndarray) else value
 
 
 def _ort_value(array: Array) -> ort.OrtValue:
-    array = np.asarray(array, order="C")  # which a number without axes stays
+    array = dtypes.contiguous(array)
     if array.dtype.name == "bfloat16":
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
             array.view(np.uint16), dtypes.TABLE["bfloat16"].onnx
