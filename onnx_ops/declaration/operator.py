@@ -443,6 +443,11 @@ class Operator:
         """Return the positions of the inputs that kernels get."""
         return tuple(k for k, i in enumerate(self.inputs) if i.ranks or not i.values)
 
+    @property
+    def variables_seen(self) -> list[str]:
+        """Return the type variables of what kernels get, of inputs, then of outputs."""
+        return [self.inputs[k].type for k in self.inputs_read] + [o.type for o in self.outputs]
+
     def check_types(self, kernel: Kernel, signature: Types) -> None:
         """Raise OpError if the operator doesn't support these data types with this kernel."""
         for variable, names in kernel.types.items() if kernel.unless else ():
@@ -458,7 +463,7 @@ class Operator:
         """
         if any(signature[variable] not in names for variable, names in kernel.types.items()):
             return None
-        variables = [self.inputs[k].type for k in self.inputs_read] + [o.type for o in self.outputs]
+        variables = self.variables_seen
         types = {v: dtypes.TABLE[signature[v]] for v in variables}
         storage = {v: t.storage for v, t in types.items() if t.storage is not None}
         if len(storage) < len(types):

@@ -70,10 +70,7 @@ class Variant(NamedTuple):
     @property
     def variables(self) -> list[str]:
         """Return the type variables of the tensors that kernels see."""
-        read = self.operator.inputs_read
-        return sorted(
-            {self.operator.inputs[k].type for k in read} | {o.type for o in self.operator.outputs}
-        )
+        return sorted({*self.operator.variables_seen})
 
     @property
     def types(self) -> set[str]:
