@@ -284,12 +284,10 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
             f"{domain} has it from version {first} on, the model imports {version}"
         )
     report.problems += unknown_attributes(operator, values)
-    accepted = {name for a in operator.attributes for name in a.names}
+    accepted = values.keys() & operator.attribute_names
     try:
         with errors_of(operator):
-            check_node(
-                graph, operator, {name: values[name] for name in accepted & values.keys()}, inputs
-            )
+            check_node(graph, operator, {name: values[name] for name in accepted}, inputs)
     except OpError as error:
         report.problems.append(str(error).removeprefix(f"{operator.title}: "))
     report.builtin = builtin_kernel(operator, version, inputs)

@@ -301,9 +301,14 @@ class Operator:
         for names in itertools.product(*names_in_sessions):
             yield dict(zip(self.types, names, strict=True))
 
+    @property
+    def attribute_names(self) -> list[str]:
+        """Return the names of the attributes, with their aliases."""
+        return [name for a in self.attributes for name in a.names]
+
     def values(self, attributes: Mapping[str, Any]) -> AttributeValues:
         """Return the AttributeValues for attributes, {name: value}. Raises OpError."""
-        for name in attributes.keys() - {name for a in self.attributes for name in a.names}:
+        for name in attributes.keys() - self.attribute_names:
             if any(i.name == name for i in self.inputs):
                 raise OpError(name, "given by name", "is an input, which is given by its position")
             names = ", ".join(a.name for a in self.attributes) or "none"

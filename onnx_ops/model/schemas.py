@@ -192,9 +192,7 @@ def attribute_values(operator: Operator, context: InferenceContext) -> Attribute
 
     They are None, too, if a function's caller passes one.
     """
-    attributes = {
-        name: context.get_attribute(name) for a in operator.attributes for name in a.names
-    }
+    attributes = {name: context.get_attribute(name) for name in operator.attribute_names}
     try:
         values = {
             name: helper.get_attribute_value(a) for name, a in attributes.items() if a is not None
