@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from ..declaration import dtypes
-from ..declaration.calls import signature_of
+from ..declaration.calls import plan_input, signature_of
 from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
 from ..model.attributes import unknown_attributes
@@ -336,7 +336,11 @@ def check_node(
     operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
     signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
     parameters = operator.pairs(inputs)
-    lists = [list_in(graph, v["name"], i.name) if i.values else None for i, v in parameters]
+    arrays = [graph.array(v["name"]) if i.values and v["name"] else None for i, v in parameters]
+    lists: list[Any] = [
+        None if a is None else plan_input(i, a)
+        for (i, _), a in zip(parameters, arrays, strict=True)
+    ]
     if all(v["name"] for v in inputs):
         infer(operator, values, [v["shape"] for v in inputs], lists)
     sizes: list[Any] = [
@@ -353,19 +357,6 @@ def check_node(
             values,
             operator.padded([None if size is None else tuple(size) for size in sizes]),
         )
-
-
-def list_in(graph: Graph, name: str, input_name: str) -> list[Any] | None:
-    """Return the elements of a list, or None if they are unknown.
-
-    Raises OpError for a constant of another rank.
-    """
-    array = graph.array(name) if name else None
-    if array is None:
-        return None
-    if array.ndim != 1:
-        raise OpError(f"shape of {input_name}", list(array.shape), "must have rank 1")
-    return array.tolist()
 
 
 def builtin_kernel(operator: Operator, version: int | None, inputs: list[Stated]) -> str:
