@@ -114,7 +114,7 @@ def _written(
     """
     shape: Any = operator.plan.shape
     ranks = shape(attributes, inputs, outputs)
-    return list(zip(ranks if isinstance(ranks, tuple) else (ranks,), outputs, strict=True))
+    return list(zip(as_tuple(ranks), outputs, strict=True))
 
 
 def plan(
@@ -175,6 +175,11 @@ def one_or_tuple(outputs: Sequence[Any]) -> Any:
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
+def as_tuple(outputs: Any) -> tuple[Any, ...]:
+    """Return several outputs, or the only one in a tuple."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 def call_function(
     operator: Operator,
     function: Callable[..., Any],
@@ -216,7 +221,7 @@ def compute(
                 None,
                 "must be returned: an array, or a tuple of several",
             )
-            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            outputs = as_tuple(outputs)
             require(
                 len(outputs) == len(types),
                 "outputs",

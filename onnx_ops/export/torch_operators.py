@@ -24,6 +24,7 @@ from ..declaration import dtypes, plain
 from ..declaration.calls import signature_of
 from ..declaration.errors import OpError, errors_of, require
 from ..declaration.limits import MAX_RANK, UNKNOWN
+from ..declaration.plain import as_tuple, one_or_tuple
 from ..declaration.signature import parameters_of
 from ..native.execute import outputs_of
 from ..registry import built_in, declaration_of
@@ -31,7 +32,7 @@ from ..system.locks import EXPORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, TypeVar
+    from typing import Any
 
     from torch._ops import OpOverloadPacket
     from torch.autograd.function import FunctionCtx
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from ..model.types import Array
     from ..registry import Declared
     from .types import Argument, Given, Size, Tensors
-
-    T = TypeVar("T")
 
 TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}
 ATTRIBUTES = {
@@ -167,7 +166,7 @@ def run_on_cpu(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tens
         as_tensor(y, arrays)
         for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())
     ]
-    return plain.one_or_tuple(outputs)
+    return one_or_tuple(outputs)
 
 
 def compute_by_torch(
@@ -210,10 +209,6 @@ def declared_attributes(operator: Operator, attributes: Mapping[str, Any]) -> di
     values = operator.values(attributes).by_name
     stated = {name for name, value in attributes.items() if value is not None}
     return {a.name: values[a.name] for a in operator.attributes if stated.intersection(a.names)}
-
-
-def as_tuple(outputs: T | tuple[T, ...]) -> tuple[T, ...]:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def each_value(operator: Operator, inputs: Sequence[Any]) -> list[tuple[Input, Any]]:
@@ -320,7 +315,7 @@ def fake(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
         tensors[0].new_empty(shape, dtype=getattr(torch, types[o.type]))
         for o, shape in zip(operator.outputs, shapes, strict=True)
     ]
-    return plain.one_or_tuple(outputs)
+    return one_or_tuple(outputs)
 
 
 def type_name(operator: Operator, declared: Input, value: Argument) -> str | None:
