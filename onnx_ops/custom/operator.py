@@ -363,8 +363,8 @@ def check_takes_kernel(
         require(name not in TILE, "name", name, reserved)
     loop_rule = "can't be combined with bound=True, which permits only one tile"
     require(not (has_loop and operator.plan.is_bound), "loop", "given", loop_rule)
-    for i in operator.inputs:
-        require(i.presence != "variadic", i.name, "variadic", "can't be passed to a kernel")
+    last_input = operator.inputs[-1].name
+    require(not operator.is_variadic, last_input, "variadic", "can't be passed to a kernel")
     for a in operator.attributes:
         fits = a.kind not in ("text", "tensor") and (a.required or a.default is not None)
         attribute_rule = (

@@ -333,10 +333,15 @@ class Operator:
             lambda values, text: attribute_values(self.attributes, values)
         )
 
+    @functools.cached_property
+    def is_variadic(self) -> bool:
+        """Return whether the last input stands for one or more inputs."""
+        return any(i.presence == "variadic" for i in self.inputs)
+
     def each_input(self, count: int) -> tuple[Input, ...]:
         """Return the declarations of `count` inputs; a variadic one is repeated."""
         least = len([i for i in self.inputs if i.presence != "optional"])
-        most = count if self.inputs and self.inputs[-1].presence == "variadic" else len(self.inputs)
+        most = count if self.is_variadic else len(self.inputs)
         if not least <= count <= most:
             rule = (
                 f"must be {least}"

@@ -140,7 +140,7 @@ def node_of(
     from ..model.schemas import schema
 
     # PyTorch would pass it the inputs before it, too.
-    if operator.inputs[-1].presence == "variadic":
+    if operator.is_variadic:
         declared = [
             replace(
                 i,

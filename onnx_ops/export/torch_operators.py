@@ -148,7 +148,7 @@ def schema(operator: Operator) -> str:
         arguments = [
             (VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs
         ]
-        if operator.inputs[-1].presence == "variadic":  # it must be given, as must all before it
+        if operator.is_variadic:  # it must be given, as must all before it
             arguments = [text.removesuffix("=None") for text in arguments]
         outputs = ", ".join(["Tensor"] * len(operator.outputs))
         returned = outputs if len(operator.outputs) == 1 else f"({outputs})"
@@ -196,9 +196,7 @@ def positional(operator: Operator, tensors: Sequence[torch.Tensor | None]) -> li
     """
     inputs = [t.tolist() if i.values and t is not None else t for i, t in operator.pairs(tensors)]
     last = len(operator.inputs) - 1
-    return (
-        [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
-    )
+    return [*inputs[:last], inputs[last:]] if operator.is_variadic else inputs
 
 
 def declared_attributes(operator: Operator, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +215,7 @@ def each_value(operator: Operator, inputs: Sequence[Any]) -> list[tuple[Input, A
     A value is a tensor, a list of integers or None.
     """
     declared = operator.inputs
-    if declared[-1].presence == "variadic" and len(inputs) == len(declared):
+    if operator.is_variadic and len(inputs) == len(declared):
         inputs = [*inputs[:-1], *inputs[-1]]
         declared = (*declared, *declared[-1:] * len(inputs))
     return list(zip(declared, inputs, strict=False))

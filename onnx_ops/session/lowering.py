@@ -357,7 +357,7 @@ def optional_inputs(operator: Operator) -> list[Input]:
 
 def unable(operator: Operator) -> str | None:
     """Return the reason why an operator can't be a Python op of onnxruntime-extensions, or None."""
-    if any(i.presence == "variadic" for i in operator.inputs):
+    if operator.is_variadic:
         return "has no variadic inputs"
     if any(a.kind == "tensor" for a in operator.attributes):
         return "has no attributes that are tensors"
