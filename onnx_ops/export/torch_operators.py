@@ -68,7 +68,12 @@ def torch_operator(operator: Declared) -> OpOverloadPacket:
     It takes tensors, lists of tensors for a variadic input, and lists of integers for inputs whose
     values the plan reads. Attributes are given by their names.
     """
-    namespace, _, op_type = defined(operator).partition("::")
+    return operator_named(defined(operator))
+
+
+def operator_named(name: str) -> OpOverloadPacket:
+    """Return PyTorch's operator for "namespace::name"."""
+    namespace, _, op_type = name.partition("::")
     return getattr(getattr(torch.ops, namespace), op_type)
 
 
