@@ -250,7 +250,7 @@ class Operator:
 
     domain: str
     name: str
-    versions: tuple[int, ...]
+    versions: tuple[int, ...] = (1,)
     has_older: bool = False
     ranks: tuple[int, ...]
     inputs: tuple[Input, ...]
