@@ -24,7 +24,7 @@ from ..arrays.reference import Evaluator
 from ..rewriting import rewritten
 from ..session.runner import Runner
 from ..system.files import named, staged
-from .arguments import json_option
+from .arguments import TARGET_FOLDER, json_option
 from .bench import open_ways, times
 from .compile import compiling
 from .console import format_difference, milliseconds, print_json, say, steps, table
@@ -47,7 +47,7 @@ MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "refl
 @click.command()
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=TARGET_FOLDER,
     default="out",
     help="For pictures.",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,12 @@ from ..model.external_data import copy_data, external, files, load, read_data
 from ..model.nodes import declared_nodes
 from ..rewriting import rewritten
 from ..system.files import named, staged_file
-from .arguments import ModelFile, check_targets, json_option, program_with_operators
+from .arguments import TARGET_FILE, ModelFile, check_targets, json_option, program_with_operators
 from .console import print_json, say, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
     from typing import TypeVar
 
     from ..rewriting.finding import Finding
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 UNREADABLE = (OSError, OpError, DecodeError, onnx.checker.ValidationError)
 
 source_argument = click.argument("source", metavar="IN.ONNX", type=ModelFile())
-target_argument = click.argument(
-    "target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path)
-)
+target_argument = click.argument("target", metavar="OUT.ONNX", type=TARGET_FILE)
 
 
 @click.command()

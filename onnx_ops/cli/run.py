@@ -19,6 +19,7 @@ from ..registry import custom_operators
 from ..session.runner import Runner
 from . import comparison, data
 from .arguments import (
+    TARGET_FOLDER,
     Peer,
     check_targets,
     json_option,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 @data.input_option
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=TARGET_FOLDER,
     help="Write the outputs into this folder.",
 )
 @click.option("--random", is_flag=True, help="Random data for inputs that are not given.")
