@@ -301,9 +301,7 @@ def show_items(report: Report) -> None:
     """Show the report of `run_files`."""
     for failure in report["failed"]:
         say(f"{failure['item']} has failed: {failure['problem']}", "bold red")
-    counts = [
-        f"{report['run']} run",
-        f"{report['finished_before']} finished before",
-        f"{len(report['failed'])} failed",
-    ]
-    say(f"{report['items']} items in {report['seconds']:.1f} s: {', '.join(counts)}")
+    say(
+        f"{report['items']} items in {report['seconds']:.1f} s: {report['run']} run, "
+        f"{report['finished_before']} finished before, {len(report['failed'])} failed"
+    )
