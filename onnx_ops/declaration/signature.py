@@ -190,22 +190,15 @@ def _attributes(
         hints = typing.get_type_hints(body)
     except Exception as error:
         raise _unreadable(body, error) from error
-    keywords = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
-    open_keywords = [p for p in parameters if p.kind == p.VAR_KEYWORD]
-    require(
-        not open_keywords,
-        "parameters",
-        ", ".join(map(str, open_keywords)),
-        "must be inputs or attributes, each with a name",
-    )
-    for p in keywords:
-        require(
-            p.name in hints,
-            p.name,
-            "without annotation",
-            "must have one, which states the attribute's kind",
-        )
-    return tuple(_attribute(p.name, hints[p.name], p.default) for p in keywords)
+    attributes = []
+    for p in parameters:
+        rule = "must be inputs or attributes, each with a name"
+        require(p.kind != p.VAR_KEYWORD, "parameters", str(p), rule)
+        if p.kind == p.KEYWORD_ONLY:
+            rule = "must have one, which states the attribute's kind"
+            require(p.name in hints, p.name, "without annotation", rule)
+            attributes.append(_attribute(p.name, hints[p.name], p.default))
+    return tuple(attributes)
 
 
 def _check_positional(parameters: Iterable[inspect.Parameter], inputs: Sequence[Input]) -> None:
