@@ -145,14 +145,15 @@ def pair(attributes: Attributes, word: str) -> str | None:
     matches = sorted(
         (a for name, a in attributes.items() if word in name.lower()), key=lambda a: a.name
     )
-    if not matches:
-        return "[0, 0]" if word == "pad" else "[1, 1]"
-    if len(matches) == 2 and all(a.type == AttributeProto.INT for a in matches):
-        return f"[{matches[0].name}, {matches[1].name}]"  # of the height and the width
-    if len(matches) == 1 and matches[0].type == AttributeProto.INT:
-        return f"[{matches[0].name}] * 2"
-    if len(matches) == 1 and matches[0].type == AttributeProto.INTS and len(matches[0].ints) == 2:
-        return f"list({matches[0].name})"
+    match [a.type for a in matches]:
+        case []:
+            return "[0, 0]" if word == "pad" else "[1, 1]"
+        case [AttributeProto.INT, AttributeProto.INT]:
+            return f"[{matches[0].name}, {matches[1].name}]"  # of the height and the width
+        case [AttributeProto.INT]:
+            return f"[{matches[0].name}] * 2"
+        case [AttributeProto.INTS] if len(matches[0].ints) == 2:
+            return f"list({matches[0].name})"
     return None
 
 
