@@ -343,11 +343,7 @@ class Operator:
         least = len([i for i in self.inputs if i.presence != "optional"])
         most = count if self.is_variadic else len(self.inputs)
         if not least <= count <= most:
-            rule = (
-                f"must be {least}"
-                if least == most == len(self.inputs)
-                else f"must be at least {least}"
-            )
+            rule = f"must be {least}" if least == most else f"must be at least {least}"
             raise OpError(
                 "inputs", count, rule if count < least else f"must be at most {most}", self.title
             )
