@@ -173,7 +173,7 @@ def node_that_differs(
     Both run the model with the inputs and outputs of these nodes as additional outputs. Inputs of
     the node agree. A node with a subgraph that contains such nodes counts as one.
     """
-    model = load(path, wanted=lambda tensor: True)
+    model = load(path, None)
     model = inlined(model) if model.functions else model
     ours = rewritten(model, path)[0] if optimize else model
     nodes = [(node, title) for node in ours.graph.node if (title := titles_in_node(node))]

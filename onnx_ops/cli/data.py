@@ -164,15 +164,14 @@ def numbers(content: Any, element_type: str | None, source: str) -> Array:
     try:
         objects = np.array(content, object)
         with np.errstate(all="ignore"):
-            array = (objects.astype(np.float64) if is_float else objects).astype(dtype)
+            exact = objects.astype(np.float64) if is_float else objects
+            array = exact.astype(dtype)
     except (TypeError, ValueError, OverflowError):
         is_kept = False
     else:
         if is_float:
             is_number = all(type(element) in (int, float) for element in objects.flat)
-            is_kept = is_number and np.array_equal(
-                np.isfinite(array), np.isfinite(objects.astype(np.float64))
-            )
+            is_kept = is_number and np.array_equal(np.isfinite(array), np.isfinite(exact))
         elif element_type == "string":
             is_kept = all(isinstance(element, str) for element in objects.flat)
         else:

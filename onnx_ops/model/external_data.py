@@ -36,7 +36,7 @@ def is_small(tensor: onnx.TensorProto) -> bool:
 def load(
     path: PathLike, wanted: Callable[[onnx.TensorProto], bool] | None = is_small
 ) -> onnx.ModelProto:
-    """Load a model, with the `wanted` ones of its external tensors in the model itself.
+    """Load a model, with the `wanted` ones of its external tensors in the model itself; None: all.
 
     onnx needs the small ones to infer types. Raises OSError and OpError.
     """
