@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     # With the name of its additional input, if it has one.
     Lowered: TypeAlias = tuple[onnx.ModelProto, str | None]
 
+    # (message, arguments of the OpError) on its way from C
+    Report: TypeAlias = tuple[str, tuple[str | None, str | None, str, str | None]]
+
     # Of each input of a node without compiled code: whether its plan reads the values, and the type
     # of its elements
     InputTypes: TypeAlias = tuple[tuple[bool, NumpyType], ...]
