@@ -114,7 +114,7 @@ def run_peer(
 
 def report_of(name: str, compared: Difference) -> Report:
     """Return a Difference as a dict, with numbers of elements in place of its mask."""
-    counts = {"wrong": int(compared.wrong.sum()), "elements": compared.wrong.size}
+    counts = {"wrong": compared.wrong.sum(), "elements": compared.wrong.size}
     return {"name": name, "ok": compared.ok, **vars(compared), **counts}
 
 

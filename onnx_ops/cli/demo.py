@@ -258,7 +258,7 @@ def measure(title: str, model: onnx.ModelProto, feeds: Feeds) -> Report:
     }
 
 
-def show_demo(rows: Iterable[Report], pictures: Iterable[tuple[str, str]]) -> None:
+def show_demo(rows: Iterable[Report], pictures: Iterable[tuple[Path, str]]) -> None:
     columns = ("model", "alone, ms|", "error|", "with onnx_ops, ms|", "error|", "speed-up|")
     title = f"onnxruntime {ort.__version__} alone and with onnx_ops {onnx_ops.__version__}"
     table(title, columns, [line for row in rows for line in lines(row)])
@@ -296,7 +296,7 @@ def cells(row: Report, name: str) -> tuple[str, str, str]:
 # Pictures
 
 
-def write_pictures(directory: Path) -> list[tuple[str, str]]:
+def write_pictures(directory: Path) -> list[tuple[Path, str]]:
     """Write models, their inputs and the pictures that they make, or nothing.
 
     Returns [(path, what it shows)].
@@ -323,7 +323,7 @@ def write_pictures(directory: Path) -> list[tuple[str, str]]:
                 f"the photograph through a lens, by GridSample with mode {mode}, padding_mode "
                 f"{padding_mode}"
             )
-            pictures.append((str(directory / f"{name}.png"), caption))
+            pictures.append((directory / f"{name}.png", caption))
     return pictures
 
 

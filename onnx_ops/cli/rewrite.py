@@ -60,9 +60,7 @@ def optimize(source: Path, target: Path, as_json: bool) -> None:
     """
     target, optimized, findings = rewrite(source, target, lambda model: rewritten(model, source))
     if as_json:
-        print_json(
-            {"model": str(source), "written": str(target), "findings": list(map(asdict, findings))}
-        )
+        print_json({"model": source, "written": target, "findings": list(map(asdict, findings))})
         return
     if findings:
         show_findings(source, findings)

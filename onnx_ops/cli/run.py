@@ -170,7 +170,7 @@ def run_once(
     report["outputs"] = [
         tensor | statistics(outputs[tensor["name"]]) for tensor in data.types_and_shapes(outputs)
     ]
-    report["files"] = list(map(str, data.write(output, outputs))) if output else []
+    report["files"] = data.write(output, outputs) if output else []
     if peer:
         report["compare"] = comparison.compare_with(peer, model, runner, feeds, outputs, tolerances)
     return report
@@ -185,7 +185,7 @@ def statistics(array: np.ndarray) -> dict[str, float]:
     values = (
         {"min": finite.min(), "mean": finite.mean(), "max": finite.max()} if finite.size else {}
     )
-    return {n: float(v) for n, v in values.items()} | {"not_finite": as_float64.size - finite.size}
+    return values | {"not_finite": as_float64.size - finite.size}
 
 
 def show_run(report: Report) -> None:
@@ -257,7 +257,7 @@ def run_files(
     pending = [item for item in items if not work.is_finished(item)]
     failed = run_items(work, pending, address, str(model))
     return {
-        "model": str(model),
+        "model": model,
         **options,
         "items": len(items),
         "finished_before": len(items) - len(pending),

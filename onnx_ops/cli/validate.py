@@ -147,7 +147,7 @@ def run_test(
     """Run one test, or compare its outputs in a folder; return its report, as a dict."""
     report: Report = {
         "test": name,
-        "model": None if isinstance(model, bytes) else str(model),
+        "model": None if isinstance(model, bytes) else model,
         "operators": [],
         "passed": False,
         "largest_error": None,
