@@ -484,8 +484,7 @@ def read_test_outputs(results: Path, test: Path, folder: str, outputs: Described
 
 def types_and_shapes(arrays: Arrays) -> list[Report]:
     return [
-        {"name": name, "type": dtypes.name_of(a), "shape": a.shape}
-        for name, a in arrays.items()
+        {"name": name, "type": dtypes.name_of(a), "shape": a.shape} for name, a in arrays.items()
     ]
 
 

@@ -215,15 +215,13 @@ def declared_attributes(operator: Operator, attributes: Mapping[str, Any]) -> di
 
 
 def each_value(operator: Operator, inputs: Sequence[Any]) -> list[tuple[Input, Any]]:
-    """Return pairs of Input and value; a variadic input gives several.
+    """Return pairs of Input and value; a variadic input gives several. Raises OpError.
 
     A value is a tensor, a list of integers or None.
     """
-    declared = operator.inputs
-    if operator.is_variadic and len(inputs) == len(declared):
+    if operator.is_variadic and len(inputs) == len(operator.inputs):
         inputs = [*inputs[:-1], *inputs[-1]]
-        declared = (*declared, *declared[-1:] * len(inputs))
-    return list(zip(declared, inputs, strict=False))
+    return operator.pairs(inputs)
 
 
 def as_array(
