@@ -103,7 +103,7 @@ class Variant(NamedTuple):
 
         if registry.is_built_in(self.operator):
             return None
-        entries = list(self.entries())
+        entries = self.key
         try:
             reached: object = key.reached(
                 [function for entry in entries for function in entry.functions]
