@@ -272,10 +272,7 @@ def implementations(
     for threads, tiles in ((1, 1), (1, 3), (2, 64)):
         call = partial(compute, function, values, padded, threads, garbage, tiles)
         yield f"function, threads={threads}, tiles={tiles}", call
-    are_lists = all(
-        a is None or a.ndim == 1 or not i.values
-        for i, a in zip(function.inputs, padded, strict=False)
-    )
+    are_lists = all(a is None or a.ndim == 1 or not i.values for i, a in function.pairs(arrays))
     # PyTorch passes lists where the shape function gets values.
     if are_lists and has_torch(function):
         from ..export.torch_operators import compute_by_torch
