@@ -17,7 +17,7 @@ from .limits import ELEMENTS, MAX_RANK, UNKNOWN
 from .operator import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, TypeAlias
 
     from .attributes import AttributeValues
@@ -151,7 +151,7 @@ def shapes_of(
             [np.array(() if sizes is None else sizes, np.int64) for sizes in inputs],
         )[0]
     with errors_of(operator):
-        shapes = call_function(operator, shapes_for_ranks, [operator, values, inputs], {})
+        shapes = call_function(operator, shapes_for_ranks, operator, values, inputs)
         return [tuple(map(index, shape)) for shape in shapes]
 
 
@@ -181,10 +181,7 @@ def as_tuple(outputs: Any) -> tuple[Any, ...]:
 
 
 def call_function(
-    operator: Operator,
-    function: Callable[..., Any],
-    positional: Sequence[Any],
-    keywords: Mapping[str, Any],
+    operator: Operator, function: Callable[..., Any], /, *positional: Any, **keywords: Any
 ) -> Any:
     """Return the result of a declaration's function. Its exceptions become OpErrors."""
     try:
@@ -214,7 +211,7 @@ def compute(
             None
         ] * len(types)
         with np.errstate(over="ignore", invalid="ignore") if operator.is_wide else nullcontext():
-            outputs = call_function(operator, operator.reference, arrays, values.by_name)
+            outputs = call_function(operator, operator.reference, *arrays, **values.by_name)
             require(
                 outputs is not None,
                 "outputs",
@@ -255,9 +252,7 @@ def check_output(
     operator: Operator, k: int, value: Any, dtype: np.dtype, shape: tuple[int, ...] | None
 ) -> np.ndarray:
     """Return output k of the reference as an array. Raises OpError for a wrong type or shape."""
-    array = (
-        value if isinstance(value, np.ndarray) else call_function(operator, np.asarray, [value], {})
-    )
+    array = value if isinstance(value, np.ndarray) else call_function(operator, np.asarray, value)
     if (
         array.dtype == dtype != np.object_
         and array.ndim <= MAX_RANK
