@@ -1,6 +1,9 @@
 """The parts of an operator's declaration, for authors of operators.
 
 Whoever only has a function in NumPy or a kernel uses `onnx_ops.operator` instead.
+
+MAX_TILES is the number of tiles that run at a time, at most: a plan seldom needs more. UNKNOWN
+stands for a size or rank that a shape function doesn't know.
 """
 
 from .declaration.attributes import Attribute

@@ -16,7 +16,7 @@ from support import pictures
 from support.byte_readers import imported_domains
 from support.commands import invoke
 from support.network_tables import PAGE, SHOWN, recorded
-from support.pages import ROOT, addresses, examples, get, program, repository
+from support.pages import CONTINUED, ROOT, addresses, examples, get, program, repository
 
 import onnx_ops
 from onnx_ops.cli import demo
@@ -29,15 +29,17 @@ from onnx_ops.registry import OPERATORS
 
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RECIPES = ROOT / "docs/many-files.md"  # tests/cli/test_many_files.py runs them
+SERVED = ROOT / "docs/deployment.md"  # tests/session/test_web_service.py runs its files
 FILE = re.compile(r"# (\w+\.py)")  # begins examples that are parts of a file
 DIFFERENCE = 6  # of pictures, on average, from 0 to 255: fonts and rounding differ
 
 
 def files(page):
     """{name: content} of the files that a page's examples are, if it says so in their first
-    lines.
+    lines, after those of the page that it continues.
     """
-    contents = {}
+    before = CONTINUED.search(page.read_text())
+    contents = files(page.parent / before[1]) if before else {}
     for code in examples(page, "python"):
         if name := FILE.match(code):
             contents[name[1]] = contents.get(name[1], "") + code
@@ -46,7 +48,8 @@ def files(page):
 
 def test_every_operator_is_listed():
     """Each operator of the package has a row in a table, by its domain and name."""
-    pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("README", "mmdeploy")]
+    names = "README", "mmdeploy", "suppression"
+    pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in names]
     rows = [line for page in pages for line in page.splitlines() if line.startswith("|")]
     for o in OPERATORS:
         named = rf"\b{o.name}\b.*\b{re.escape(o.domain or 'ai.onnx')}\b"
@@ -154,7 +157,9 @@ def test_quotations():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if files(page) and page != RECIPES], ids=lambda p: p.stem
+    "page",
+    [page for page in PAGES if files(page) and page not in (RECIPES, SERVED)],
+    ids=lambda p: p.stem,
 )
 def test_files_and_commands(page, directory):
     """The files of a page, and then its commands, in a folder beside the clone."""
@@ -229,6 +234,36 @@ def test_claims_of_the_readme():
         in text
     )
     assert f"2 times in {shares[1]} %; Col2Im is at least as fast in {folds[1]:.0f} %" in text
+
+
+def birefnet():
+    """The measurements of BiRefNet on one thread, as (milliseconds, times as fast, MiB) of the
+    original nodes, of DeformConv with built-in kernels, and with onnx_ops.
+    """
+    text = (ROOT / "docs/networks.md").read_text()
+    rows = re.findall(r"^\| (?:GatherND|DeformConv), .*$", text, re.MULTILINE)
+    cells = [[cell.strip() for cell in row.strip("| ").split("|")] for row in rows]
+    return [(*f"{cell[3]}: 1.0 x".split(": ")[:2], cell[-1]) for cell in cells]
+
+
+def test_figures_of_birefnet():
+    """Pages that name the gain have time and memory of the same measurement."""
+    (_, _, most), *others = measured = birefnet()
+    assert len(measured) == 3
+    text = (ROOT / "docs/existing-programs.md").read_text()
+    shown = re.findall(r"^\| the (?:original|optimized) file, .*$", text, re.MULTILINE)
+    assert [re.findall(r"[\d.,]+(?= x| ms| MiB)", row) for row in shown] == [
+        [ms, *([] if gain == "1.0 x" else [gain.removesuffix(" x")]), mib]
+        for ms, gain, mib in measured
+    ]
+    number = lambda text: float(text.replace(",", ""))
+    row = next(
+        line for line in (ROOT / "README.md").read_text().splitlines() if "BiRefNet, as" in line
+    )
+    for _, gain, mib in others:
+        share = round(100 * number(mib) / number(most))
+        assert f"{gain.removesuffix(' x')} times" in row
+        assert f"with {share} %" in row
 
 
 def test_validation_of_the_readme(directory):

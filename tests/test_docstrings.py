@@ -2,6 +2,8 @@
 examples work.
 """
 
+import builtins
+import dataclasses
 import doctest
 import inspect
 import pydoc
@@ -13,6 +15,7 @@ import pytest
 from support.pages import ROOT
 
 import onnx_ops
+from onnx_ops import declare
 from onnx_ops.custom.operator import CustomOperator
 from onnx_ops.native import library
 
@@ -27,6 +30,19 @@ METHODS = {
     f"CustomOperator.{name}": getattr(CustomOperator, name)
     for name in ("__call__", "shape", "kernel", "gradient")
 }
+PARTS = {  # of declarations; docs/operator-declarations.md has their example
+    f"declare.{name}": getattr(declare, name)
+    for name in declare.__all__
+    if callable(getattr(declare, name)) and getattr(declare, name) not in PUBLIC.values()
+}
+CALLABLES = PUBLIC | METHODS | PARTS
+# They take no value that they could refuse, or hold what is given.
+RAISE_NOTHING = {
+    "OpError", "jitable", "node_counts", "operators", "declare.Geometry",
+    "declare.Input", "declare.Kernel", "declare.Output", "declare.Plan", "declare.share",
+    "declare.vector",
+}  # fmt: skip
+OF_ARRAYS = "col2im", "deform_conv", "deformable_attention", "grid_sample", "im2col", "roi_align"
 NEEDS = {  # of examples
     "build": "numba",
     "CustomOperator.kernel": "numba",
@@ -46,6 +62,7 @@ SECTIONS = [
     "Returns",
     "Raises",
     "See Also",
+    "Notes",
     "Examples",
 ]  # in this order
 SECTION = re.compile(r"^(\w[\w ]*)\n(-+)\n", re.MULTILINE)
@@ -79,9 +96,18 @@ def shown(parameter):
     return stars.get(parameter.kind, "") + parameter.name
 
 
-@pytest.mark.parametrize("name", [*PUBLIC, *METHODS])
+def has_unstated_default(default):
+    """Return whether a type needn't state the default: that of a field with a factory, or bounds
+    with more digits than a reader reads.
+    """
+    return isinstance(default, type(dataclasses._HAS_DEFAULT_FACTORY)) or (
+        isinstance(default, tuple) and default and max(map(abs, default)) >= 2**63 - 1
+    )
+
+
+@pytest.mark.parametrize("name", CALLABLES)
 def test_sections(name):
-    value = (PUBLIC | METHODS)[name]
+    value = CALLABLES[name]
     text = inspect.getdoc(value)
     first, _, rest = text.partition("\n")
     assert len(first) <= 80
@@ -89,13 +115,13 @@ def test_sections(name):
     assert rest.startswith("\n"), "an empty line comes after the first one"
     found = [*sections(text)][1:]
     assert found == [section for section in SECTIONS if section in found]
-    assert "Examples" in found or name in METHODS
+    assert "Examples" in found or name in METHODS or name in PARTS
 
 
-@pytest.mark.parametrize("name", [*PUBLIC, *METHODS])
+@pytest.mark.parametrize("name", CALLABLES)
 def test_parameters(name):
     """Each parameter of the signature is documented once, in order, with a type and the default."""
-    value = (PUBLIC | METHODS)[name]
+    value = CALLABLES[name]
     signature = inspect.signature(value)
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
     documented = [*entries(sections(inspect.getdoc(value)).get("Parameters", ""))]
@@ -105,20 +131,47 @@ def test_parameters(name):
             continue
         assert kind, f"{p.name} has no type"
         assert description.strip(), f"{p.name} has no description"
-        if p.default not in (p.empty, None, ()):
+        if has_unstated_default(p.default):
+            assert kind.endswith(", optional"), f"{p.name} may be left out"
+        elif p.default not in (p.empty, None, ()):
             default = f'"{p.default}"' if isinstance(p.default, str) else repr(p.default)
+            default = p.default.__name__ if isinstance(p.default, type) else default
             assert kind.endswith(f", default {default}"), f"{p.name} has another default"
         elif p.default is p.empty:
             assert "optional" not in kind
             assert "default" not in kind
 
 
-@pytest.mark.parametrize("name", [*PUBLIC, *METHODS])
+@pytest.mark.parametrize("name", CALLABLES)
 def test_returns(name):
-    value = (PUBLIC | METHODS)[name]
+    value = CALLABLES[name]
     returned = inspect.signature(value).return_annotation
     returns_nothing = isinstance(value, type) or returned in (None, "None")
     assert ("Returns" in sections(inspect.getdoc(value))) != returns_nothing
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_raises(name):
+    """It says which exceptions a call raises, and when."""
+    text = sections(inspect.getdoc(CALLABLES[name])).get("Raises", "")
+    raised = [*entries(text)]
+    assert bool(raised) != (name in RAISE_NOTHING)
+    for error, _, description in raised:
+        assert error == "OpError" or issubclass(getattr(builtins, error), Exception)
+        assert description.strip(), f"{name} does not say when it raises {error}"
+
+
+@pytest.mark.parametrize("name", OF_ARRAYS)
+def test_functions_on_arrays(name):
+    """The docstring alone is enough to call one: shapes, units, the formula and its source."""
+    text = sections(inspect.getdoc(PUBLIC[name]))
+    kinds = [kind for _, kind, _ in entries(text["Parameters"])]
+    for i, kind in zip(PUBLIC[name].declaration.inputs, kinds, strict=False):
+        assert "shape (" in kind or "shape `(" in kind or i.values, f"{i.name} has no shape"
+    assert "shape" in text["Returns"]
+    assert "dtype of `" in text["Returns"]
+    assert re.search(r"[Pp]ixels?\b", text["Parameters"]), "no unit"
+    assert "Source: " in text["Notes"]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +198,8 @@ def test_every_public_name_is_on_a_page():
     directive = re.compile(
         r"^\.\. (?:auto|py:)(?:function|class|data):: (?:onnx_ops\.)?([\w.]+)", re.MULTILINE
     )
-    wanted = {*PUBLIC, "FLOATS", "INTEGERS", "custom.operator.CustomOperator"}
+    wanted = {*PUBLIC, *PARTS, "FLOATS", "INTEGERS", "custom.operator.CustomOperator"}
+    wanted |= {"declare.MAX_TILES", "declare.UNKNOWN"}
     assert {*directive.findall(pages)} == wanted
 
 

@@ -109,6 +109,18 @@ def col2im(
     --------
     im2col : The inverse where blocks don't overlap.
 
+    Notes
+    -----
+    The result is ::
+
+        y[n, c, p] = sum of x[n, c * K + k, l]  over all (k, l) with
+        p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
+
+    for pixels p, positions k in a block (K of them) and blocks l, along each
+    image axis i. 16-bit floats are summed in float32 and rounded once.
+
+    Source: ONNX operator specification, Col2Im-18.
+
     Examples
     --------
     >>> blocks = np.ones((1, 2 * 2, 4), np.float32)
@@ -191,6 +203,18 @@ def deform_conv(
     OpError
         A shape, dtype or parameter breaks a rule.
 
+    Notes
+    -----
+    The result is ::
+
+        y[n, m, o] = b[m] + sum over c, k of  w[m, c, k] * mask[n, d, k, o] * x[n, c, p]
+        p_i = o_i * strides_i - pads_begin_i + k_i * dilations_i + offset[n, d, k, i, o]
+
+    for output pixels o, positions k of the kernel, and the offset group d of
+    channel c, with x interpolated linearly at p. 16-bit floats are summed in
+    float32 and rounded once. Source: ONNX operator specification,
+    DeformConv-22.
+
     Examples
     --------
     A 1 x 1 kernel reads every pixel from its right neighbour: the displacement
@@ -248,6 +272,16 @@ def deformable_attention(
     ------
     OpError
         A shape, dtype or size breaks a rule.
+
+    Notes
+    -----
+    The result is ::
+
+        y[n, q, m * D + d] = sum over l, p of
+            attention_weights[n, q, m, l, p] * (value of level l, head m, channel d at the point p)
+
+    A location that is NaN or infinite adds nothing. 16-bit floats are summed in
+    float32 and rounded once. Source: Deformable DETR, arXiv 2010.04159.
 
     Examples
     --------
@@ -309,6 +343,17 @@ def im2col(
     --------
     col2im : The inverse where blocks don't overlap.
 
+    Notes
+    -----
+    The result is ::
+
+        y[n, c * K + k, l] = x[n, c, p]  with
+        p_i = l_i * strides_i + k_i * dilations_i - pads_begin_i
+
+    for pixels p, positions k in a block (K of them) and blocks l, along each
+    image axis i. If no block fits into the padded image, the result is empty.
+    Source: PyTorch's ``unfold``, with the attributes of ONNX Col2Im-18.
+
     Examples
     --------
     >>> x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
@@ -367,6 +412,13 @@ def grid_sample(
     ------
     OpError
         A shape, dtype or parameter breaks a rule.
+
+    Notes
+    -----
+    A grid value g is the pixel ``(g + 1) / 2 * (size - 1)`` if `align_corners`
+    is true, else ``((g + 1) * size - 1) / 2``, computed in float32, in float64
+    for a float64 grid. 16-bit images are summed in float32 and rounded once.
+    Source: ONNX operator specification, GridSample-22.
 
     Examples
     --------
@@ -434,6 +486,12 @@ def roi_align(
     ------
     OpError
         A shape, dtype or parameter breaks a rule.
+
+    Notes
+    -----
+    A region that is NaN or infinite gives 0. Places are computed in float32, in
+    float64 for float64. 16-bit floats are summed in float32 and rounded once.
+    Source: ONNX operator specification, RoiAlign-22.
 
     Examples
     --------

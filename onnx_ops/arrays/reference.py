@@ -41,6 +41,11 @@ def reference_ops(operators: Iterable[Any] = ()) -> list[type[OpRun]]:
         A subclass of `onnx.reference.op_run.OpRun` for each operator. Its
         evaluation raises OpError where the operator refuses a value.
 
+    Raises
+    ------
+    OpError
+        An operator is none, or two have the same name.
+
     Examples
     --------
     >>> from onnx.reference import ReferenceEvaluator

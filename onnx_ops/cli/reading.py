@@ -26,7 +26,8 @@ from ..model.nodes import declared, domain_of, imports, in_its_versions, inlined
 from ..model.operator_files import python_ops
 from ..registry import available, first_version, is_built_in, is_default
 from ..rewriting import rewritten
-from ..rewriting.graph import Model
+from ..rewriting.graph import graphs_of
+from ..rewriting.models import Model
 from ..rewriting.shapes import UNKNOWN
 from ..session.runner import needs_extensions
 from .arguments import names
@@ -123,7 +124,7 @@ def examine(path: Path) -> ModelReport:
             err=True,
         )
     report = ModelReport(data=missing_data(model, path), is_lowered=is_lowered(model))
-    graphs = list(Model(model, path, runs_nodes=False).graphs())
+    graphs = list(graphs_of(Model(model, path, runs_nodes=False)))
     operators = in_its_versions(available(), model)
     nodes = [(node, graph) for graph in graphs for node in graph.owner.node if intended(node)]
     report.nodes = [
@@ -139,7 +140,7 @@ def examine(path: Path) -> ModelReport:
     result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
     if report.no_kernel and report.gains:
         after = ModelReport()
-        find_missing(after, Model(result, path, runs_nodes=False).graphs())
+        find_missing(after, graphs_of(Model(result, path, runs_nodes=False)))
         report.needs_optimize = not after.no_kernel
     report.domains = sorted({operator.domain or "ai.onnx" for operator in used})
     report.register = ways_to_register(report, used, with_extensions) if used else []

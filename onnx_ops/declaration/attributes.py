@@ -59,15 +59,35 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of one of the KINDS. A "string" is one of the choices, a "text" is any string.
+    """An attribute of an operator.
 
-    default        None stands for "depends on the inputs"; a required attribute has no default
-    bounds         the least and the greatest value of integers
-    length_bounds  the least and the greatest length of a list
-    choices        the values that a "string" may have
-    other_names    aliases; if a node has several of the names, the first one counts
-    repeats        length of the list that a single integer stands for, repeated; 0: a single
-                   integer is refused
+    Parameters
+    ----------
+    name : str
+        The name, as in a model's node.
+    kind : {"int", "ints", "string", "float", "floats", "text", "tensor"}
+        A "string" is one of the choices, a "text" is any string.
+    default : object, optional
+        The value of a node without the attribute. None stands for "depends on
+        the inputs".
+    required : bool, default False
+        If true, a node must have the attribute, and there is no default.
+    bounds : tuple of int, optional
+        The least and the greatest value of integers. Default: those of int64.
+    length_bounds : tuple of int, default (1, 32)
+        The least and the greatest length of a list.
+    choices : tuple of str, default ()
+        The values that a "string" may have.
+    other_names : tuple of str, default ()
+        Aliases. If a node has several of the names, the first one counts.
+    repeats : int, default 0
+        Length of the list that a single integer stands for, repeated. 0: a
+        single integer is refused.
+
+    Raises
+    ------
+    OpError
+        There is no such kind.
     """
 
     name: str

@@ -114,7 +114,8 @@ def jitable(function: Any = None, **flags: Any) -> Any:
     Returns
     -------
     callable
-        The function itself.
+        The function itself. A function or flag that Numba can't compile is
+        refused when a kernel that calls it is compiled.
 
     Examples
     --------

@@ -50,13 +50,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Input:
-    """An input. A plan gets its shape or, with `values=True` (a rank-1 integer tensor), its values.
+    """An input of an operator.
 
-    presence  "required", "optional" or, for the last input, "variadic": it stands for one or more
-              inputs
-    ranks     ranks for which plans and kernels are compiled separately. Empty: they accept any
-              rank. Either all inputs of an operator have ranks or none. `Plan` and `Kernel`
-              describe the arguments in both cases
+    A plan gets its shape or, with `values`, its values.
+
+    Parameters
+    ----------
+    name : str
+        The name, as in error messages and in calls.
+    type : str
+        A type variable of the operator, such as "T".
+    values : bool, default False
+        If true, the input is a vector of at most 16 integers, and plans get the
+        values.
+    presence : {"required", "optional", "variadic"}, default "required"
+        "variadic" is for the last input: it stands for one or more inputs.
+    ranks : tuple of int, default ()
+        Ranks for which plans and kernels are compiled separately. Empty: they
+        accept any rank. Either all inputs of an operator have ranks or none.
+        `Plan` and `Kernel` describe the arguments in both cases.
     """
 
     name: str
@@ -80,6 +92,16 @@ class Input:
 
 @dataclass(frozen=True)
 class Output:
+    """An output of an operator.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+    type : str
+        A type variable of the operator, such as "T".
+    """
+
     name: str
     type: str
 
@@ -113,7 +135,20 @@ class Record:
 
 
 def vector(length: int, dtype: DTypeLike = np.int64) -> Any:
-    """Declare a field of a record as a vector: of integers, or of records with this dtype."""
+    """Declare a field of a `Geometry` as a vector.
+
+    Parameters
+    ----------
+    length : int
+        Number of elements.
+    dtype : dtype, default int64
+        Integers, or the dtype of a record, whose fields are attributes.
+
+    Returns
+    -------
+    tuple
+        The value of the field in the class: `sizes: Any = vector(3)`.
+    """
     return dtype, length
 
 
@@ -125,10 +160,20 @@ REFUSAL_SIZE = len(REFUSAL_FIELDS) + MAX_SHOWN  # with room for the values
 
 
 class Geometry:
-    """The parameters of a kernel, which the plan computes from the shapes. Operators add fields in
-    a subclass.
+    """The parameters of a kernel, which the plan computes from the shapes.
 
-    A field is a 64-bit integer, or a `vector`. These stand at the beginning of every geometry.
+    Operators add fields in a subclass, one line for each: `size: int` is a
+    64-bit integer, `sizes: Any = vector(3)` a vector. The plan assigns them, and
+    the kernel reads them, as attributes.
+
+    Attributes
+    ----------
+    refusal : vector
+        What `require` refuses in compiled code. Leave it alone.
+    workspace : int
+        Bytes that each running tile needs; 0 unless the plan sets it.
+    tiles : int
+        Number of tiles, into which the plan cuts the work. 0 for empty outputs.
     """
 
     refusal: Any = vector(REFUSAL_SIZE)
@@ -152,30 +197,38 @@ HEAD: Any = record_dtype(Geometry)  # of the fields at the beginning of every ge
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The functions that compute the sizes of an operator's outputs and cut its work into tiles.
+    """The functions that compute the sizes of outputs, and cut work into tiles.
 
-    shape     (attributes, inputs, outputs) -> the output's rank, or a tuple of ranks. It writes the
-              output's sizes into a vector of MAX_RANK numbers, `(y,) = outputs`. None: the
-              reference decides on the shapes
-    plan      (attributes, inputs, outputs, geometry): refuses inputs by `onnx_ops.require`, and
-              fills in the geometry
-    geometry  the class that declares the geometry's fields, the kernel's parameters. Vectors of
-              records are of np.record, so that Python, too, reads their fields as attributes
-    is_bound  whether the outputs' first axes may be shorter than stated
-
-    `attributes` is a named tuple (attributes.py). Each of `inputs` is a vector of sizes, or of
-    values for an input with `values`. It is empty if the input is absent or its rank is unknown. In
-    `shape`, a size may be UNKNOWN, or a lower number that stands for a dimension's name. `shape`
-    then writes the outputs' sizes as far as they are determined, with the same numbers for the
+    `attributes` is a named tuple of the attributes. Each of `inputs` is a vector
+    of sizes, or of values for an input with `values`. It is empty if the input
+    is absent or its rank is unknown. In `shape`, a size may be UNKNOWN, or a
+    lower number that stands for a dimension's name. `shape` then writes the
+    outputs' sizes as far as they are determined, with the same numbers for the
     others. The rank of an output is UNKNOWN if it isn't determined.
 
-    An input with `ranks` is a tuple of known sizes (a vector of values), or None if it is absent.
-    Two functions may then replace `plan`:
+    An input with `ranks` is a tuple of known sizes (a vector of values), or None
+    if it is absent. `loop` and `workspace` may then replace `plan`.
 
-    loop       (*inputs, *attributes) -> number of steps, which the caller groups into tiles. None:
-               one step
-    workspace  (*inputs, *attributes) -> bytes of workspace for each running tile. None: no
-               workspace
+    Parameters
+    ----------
+    shape : callable, optional
+        ``(attributes, inputs, outputs)`` -> the output's rank, or a tuple of
+        ranks. It writes the output's sizes into a vector of 16 numbers, `(y,) =
+        outputs`. Default: the reference decides on the shapes.
+    plan : callable, optional
+        ``(attributes, inputs, outputs, geometry)``. It refuses inputs by
+        `onnx_ops.require`, and fills in the geometry.
+    geometry : type, default Geometry
+        The class that declares the geometry's fields. Vectors of records are of
+        np.record, so that Python, too, reads their fields as attributes.
+    is_bound : bool, default False
+        Whether the outputs' first axes may be shorter than stated.
+    loop : callable, optional
+        ``(*inputs, *attributes)`` -> number of steps, which the caller groups
+        into tiles. Default: one step.
+    workspace : callable, optional
+        ``(*inputs, *attributes)`` -> bytes of workspace for each running tile.
+        Default: no workspace.
     """
 
     shape: Callable | None = None
@@ -190,22 +243,31 @@ class Plan:
 class Kernel:
     """One of an operator's kernels.
 
-    function   computes one tile: (*inputs, geometry, tile, workspace, *outputs). Inputs and outputs
-               are flat arrays; inputs with `values` are left out. The workspace is an array of
-               uninitialized bytes. If the inputs have `ranks`, it is (attributes, inputs, *inputs,
-               geometry, tile, workspace, *outputs): the plan's arguments, then arrays with axes,
-               None for an absent one, with 16-bit floats as float32. If the plan `is_bound`, it
-               returns the length of the outputs' first axes, or a tuple of these
-    choices    {attribute: the strings or integers that select this kernel}, where an operator has
-               several kernels
-    sees_bits  if true, the kernel sees every element as an unsigned integer of the same width. It
-               may only copy elements or write zeros
-    types      {type variable: data types} if the kernel supports fewer than the operator. The
-               reference computes others
-    unless     text on the attributes with which the operator supports all types; with other
-               attributes they are refused
-    tupled     position of the first of the last inputs, which the function gets as one tuple; None:
-               no tuple
+    Parameters
+    ----------
+    function : callable
+        It computes one tile: ``(*inputs, geometry, tile, workspace,
+        *outputs)``. Inputs and outputs are flat arrays; inputs with `values`
+        are left out. The workspace is an array of uninitialized bytes. If the
+        inputs have `ranks`, it is ``(attributes, inputs, *inputs, geometry,
+        tile, workspace, *outputs)``: the plan's arguments, then arrays with
+        axes, None for an absent one, with 16-bit floats as float32. If the plan `is_bound`, it
+        returns the length of the outputs' first axes, or a tuple of these.
+    choices : mapping, optional
+        {attribute: the strings or integers that select this kernel}, where an
+        operator has several kernels.
+    sees_bits : bool, default False
+        If true, the kernel sees every element as an unsigned integer of the same
+        width. It may only copy elements or write zeros.
+    types : mapping, optional
+        {type variable: data types} if the kernel supports fewer than the
+        operator. The reference computes others.
+    unless : str, default ""
+        Text on the attributes with which the operator supports all types; with
+        other attributes they are refused.
+    tupled : int, optional
+        Position of the first of the last inputs, which the function gets as one
+        tuple. Default: no tuple.
     """
 
     function: Callable
@@ -228,24 +290,51 @@ class Kernel:
 class Operator:
     """An operator of one domain.
 
-    domain, name     as in a model's node; domain "" is ai.onnx
-    versions, ranks  the versions of the domain that changed the operator, and the ranks of its
-                     first input
-    has_older        whether nodes of older versions are another operator, which ONNX Runtime runs
-    inputs, outputs  in order
-    types            {type variable: names of element types}
-    attributes       in the order in which plans get their values
-    terms            {name: term} of this operator's specification for the {names} in refusals
-    reference        (*arrays, **attributes) -> the output, or a tuple of several, in plain NumPy.
-                     An absent optional input is None
-    is_wide          whether the reference computes in other types than the outputs', such as
-                     float64
-    kernels          compute the outputs; if there are none, the reference does
-    gradient         a function in PyTorch, see `CustomOperator.gradient`. Its parameter `call`, if
-                     any, is a function (domain, name, *inputs, **attributes) that runs another
-                     operator. None: no gradient
-
     `reference`, plans and kernels refuse values by `onnx_ops.require`.
+
+    Parameters
+    ----------
+    domain : str
+        The domain, as in a model's node; "" is ai.onnx.
+    name : str
+        The name, as in a model's node.
+    versions : tuple of int
+        The versions of the domain that changed the operator.
+    has_older : bool, default False
+        Whether nodes of older versions are another operator, which ONNX Runtime
+        runs.
+    ranks : tuple of int
+        The ranks of its first input.
+    inputs : tuple of Input
+        At most 16, in order.
+    outputs : tuple of Output
+        At most 8, in order.
+    types : mapping
+        {type variable: names of data types}, such as {"T": ("float32",)}.
+    attributes : tuple of Attribute, default ()
+        At most 16, in the order in which plans get their values.
+    terms : mapping, optional
+        {name: term} of this operator's specification for the {names} in
+        refusals.
+    reference : callable
+        ``(*arrays, **attributes)`` -> the output, or a tuple of several, in
+        plain NumPy. An absent optional input is None.
+    is_wide : bool, default True
+        Whether the reference computes in other types than the outputs', such as
+        float64.
+    plan : Plan
+        The sizes of outputs, and the tiles.
+    kernels : tuple of Kernel, default ()
+        They compute the outputs; if there are none, the reference does.
+    gradient : callable, optional
+        A function in PyTorch, see `CustomOperator.gradient`. Its parameter
+        `call`, if any, is a function ``(domain, name, *inputs, **attributes)``
+        that runs another operator. Default: no gradient.
+
+    Raises
+    ------
+    OpError
+        A declaration exceeds a limit.
     """
 
     domain: str

@@ -70,8 +70,9 @@ def export(
     ----------
     model : torch.nn.Module or torch.export.ExportedProgram
         The model.
-    args : tuple
-        Example inputs.
+    args : tuple of torch.Tensor
+        Example inputs. Sizes of the model are theirs, except for those that
+        `dynamic_shapes` leaves open.
     f : path, optional
         The file to write. An old one, and its data, stay until the new ones are
         complete.
@@ -93,7 +94,8 @@ def export(
     Raises
     ------
     OpError
-        `dynamo` is False, or PyTorch is older than 2.6.
+        `dynamo` is False, PyTorch is older than 2.6, or an operator can't be
+        one of PyTorch's. Other exceptions are those of `torch.onnx.export`.
 
     Examples
     --------
@@ -187,6 +189,11 @@ def com_microsoft_grid_sample(
     -------
     value of the exporter
         The output, of shape [N, C, H_out, W_out].
+
+    Raises
+    ------
+    IndexError
+        There is no mode or padding mode of this index.
 
     Examples
     --------
@@ -381,7 +388,9 @@ def translations(operators: "Iterable[Declared]" = ()) -> dict[Any, Callable[...
     Raises
     ------
     OpError
-        PyTorch is older than 2.6.
+        PyTorch is older than 2.6, or an operator can't be one of PyTorch's.
+    ImportError
+        PyTorch or onnxscript is missing.
 
     Examples
     --------

@@ -28,7 +28,7 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
 from ..declaration.operator import Input, Kernel, Operator, Output, Plan
-from .col2im_kernels import choose_way, col2im, unit_count, workspace_size
+from .col2im_kernels import TOGETHER, choose_way, col2im, unit_count, workspace_size
 from .geometry import Col2ImGeometry
 from .sliding_blocks import (
     ATTRIBUTES,
@@ -149,7 +149,7 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
     work = batch * (channels * g.pixels + rows * columns)
     g.tiles = min(64, work // (COPIED if g.disjoint else WORK) + 1)
     choose_way(g)
-    if g.together:
+    if g.way == TOGETHER:
         g.planes = batch * channels
     g.tiles = max(1, min(g.tiles, unit_count(g)))
     g.workspace = workspace_size(g)

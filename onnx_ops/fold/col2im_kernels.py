@@ -1,22 +1,29 @@
 """Col2Im, ordered by the output: pixels are summed in registers, row by row, and written once.
 
-Along an axis, the positions k and the blocks l on a pixel are an arithmetic progression, the
-pixel's Hits: from one to the next, k grows by a step and l falls by another.
+The input is data[c, k, l]: c counts the channels of all images, k the positions in a block, and l
+the blocks. Positions and blocks are counted over all axes, row by row. Along axis a there are
+g.block[a] positions and g.counts[a] blocks; their products are g.positions and g.blocks. So from
+one l to the next is one element, and from one k to the next are g.blocks elements.
+
+Along an axis, the positions k and the blocks l on a pixel p are an arithmetic progression, the
+pixel's hits: from one hit to the next, k grows by a step and l falls by another.
 
     p + pads = l * strides + k * dilations
 
-Pixels of a row (along the last image axis, x) that lie one stride apart are a lane. For each
-position of a lane, the blocks are neighbours in the input: a run. Lanes are sums of runs, and are
-interleaved to pixels. The same holds along the axis before (y): rows one stride apart have the same
-runs, each a row of blocks later. They are computed together, so that each run is read from begin to
-end.
+The last axis is x, and the one before it is y; both together are a plane. Pixels of a row (along x)
+that lie one stride apart are a lane. For each position on a lane, the blocks are neighbours in the
+input: a run. A lane is a sum of runs, and lanes are interleaved to a row. Rows that lie one stride
+apart (along y) are a phase: from one to the next, the runs are a row of blocks later. They are
+computed together, so that each run is read from begin to end.
 
 There are four ways to do so, see `choose_way`:
 
-    together    planes with short rows are summed side by side (col2im_planes.py)
-    disjoint    where blocks tile the image, the runs are the lanes
-    by blocks   rows with few blocks, or with a long stride, are summed block by block
-    by lanes    all others
+    TOGETHER   planes with short rows are summed side by side (col2im_planes.py)
+    DISJOINT   where blocks tile the image, the runs are the lanes
+    BY_BLOCKS  rows with few blocks, or with a long stride, are summed block by block
+    BY_LANES   all others
+
+Letters: m is a hit, r a lane, n a run, and b a pixel of a lane or of a piece of a row.
 """
 
 from __future__ import annotations
@@ -45,157 +52,178 @@ if TYPE_CHECKING:
     )
     from .geometry import Block, Col2ImGeometry, Position
 
-PIECE = 16384  # pixels whose sums, 64 KiB of float32, stay in the second-level cache
-LONG = 2048  # beyond this stride, a piece has too few blocks for lanes to pay
-FEW = 4  # fewer blocks in a row are added one by one
-ROOM = 8  # lanes have room for a multiple of it: the sums of a vector
-LARGEST_SUM = 16  # bytes of a sum: complex128
-MOST_RUNS = 2**12  # of a lane: with more, blocks are added one by one
-LARGEST_ROW = 2**30  # pixels that blocks reach, or pads: vectors compare 32-bit numbers of blocks
+TOGETHER, DISJOINT, BY_BLOCKS, BY_LANES = range(4)
+ELEMENT, BLOCK, HITS = range(3)  # rows of Scratch.lanes; the first two are those of Scratch.runs
+PIECE = 16384  # pixels of a piece: their sums, 64 KiB of float32, stay in the second-level cache
+ROOM = 8  # a lane has room for a multiple of so many pixels: whole vectors of sums
+LONG = PIECE // ROOM  # with a longer stride, lanes of a piece have fewer pixels than a vector
+FEW = 4  # with fewer blocks in a row, rows are summed block by block
+MOST_RUNS = 2**12  # with more runs in a lane, too
+LARGEST_ROW = 2**30  # with more pixels and pads in a row, too: vectors compare 32-bit blocks
+LARGEST_SUM = 16  # bytes of a sum of complex128
 
 
 class Hits(NamedTuple):
     """The positions and blocks on a pixel, along one axis."""
 
-    k: Position  # of the first one
-    l: Block  # of the first one
+    k: Position  # the first hit's position
+    l: Block  # the first hit's block
     size: int  # number of hits
-    # Pixels, this one and those after it in its lane, with the same k, and l one more for each.
+    # Pixels of this lane or phase, from this one on, that have its hits, each a block later.
     alike: int
 
 
 class Rows(NamedTuple):
-    """A unit of work: a piece of each of the rows y, y + stride, ... of a plane."""
+    """A unit of work: a piece of each of the rows y_begin, y_begin + stride, ... of a plane."""
 
     plane: int
-    y: Pixel
-    y_end: Pixel  # after the last row
-    x: Pixel  # where the piece begins in a row
+    y_begin: Pixel
+    y_end: Pixel  # rows lie before it; there may be none
+    x_begin: Pixel  # where the piece begins in a row
     columns: int  # pixels of the piece
 
 
 class RowHits(NamedTuple):
     """The hits of a row along all axes but x.
 
-    As elements of the input, they are lead + first + m * step, for m < size.
+    As elements of the input, they are lead + offset + m * step for all leads and for m < size.
     """
 
-    leads: Indices  # for each hit along the axes before y
-    first: Offset  # of the first hit along y, from a lead on
+    leads: Indices  # a lead for each hit along the axes before y, see `find_leads`
+    offset: Offset  # from a lead to the first hit along y
     step: Pitch  # from one hit along y to the next one
     size: int  # number of hits along y
 
 
 class Band(NamedTuple):
-    """Pieces of rows that lie one stride apart and have alike hits.
+    """Pieces of rows of a phase that have the same hits, from row to row a row of blocks later."""
 
-    The hits of the next row are a row of blocks later.
-    """
-
-    hits: RowHits  # of the first row
-    rows: int
-    x: Pixel  # where the pieces begin in the rows
+    hits: RowHits  # hits of the first row
+    rows: int  # number of rows
+    x_begin: Pixel  # where the pieces begin in the rows
     columns: int  # pixels of a piece
     pixel: Offset  # where the first row's piece begins in the output
+    out_pitch: Pitch  # from one row to the next one in the output
 
 
 class Scratch(NamedTuple):
-    """The parts of the workspace."""
+    """The parts of a tile's workspace."""
 
-    leads: Indices  # of a plane, from `find_leads`
-    lanes: Indices  # from `find_lanes`
-    runs: Indices  # of a lane: [0] has the element, and [1] the block where each begins
-    sums: Sums  # of all lanes of a band, or of the pixels of a piece
+    leads: Indices  # [hit]: of a plane, from `find_leads`
+    lanes: Indices  # [ELEMENT, BLOCK or HITS, r]: of a piece, from `find_lanes`
+    runs: Indices  # [ELEMENT or BLOCK, n]: of a lane, from `find_runs`
+    sums: Sums  # of a band: [row, r, b], with g.pitch sums of a lane; or of a piece: [b]
 
 
 @jitable
 def choose_way(g: Col2ImGeometry) -> None:
-    """Choose the way, and the size of a unit of work: g.piece pixels of g.high rows.
-
-    The number of tiles is already in `g`. Also state what a tile needs memory for: g.leads hits,
-    g.lanes lanes, g.runs runs of a lane, and g.sums sums.
-    """
-    y, x = g.axes - 2, g.axes - 1
-    stride = g.strides[x]
+    """Choose the way, and for all ways but TOGETHER the units of work. g.tiles is already known."""
+    y_axis, x_axis = g.axes - 2, g.axes - 1
     g.leads = 1
-    for a in range(y):
+    for a in range(y_axis):
         g.leads *= min(g.block[a], g.counts[a])
-    g.runs = g.leads * min(g.block[y], g.counts[y]) * g.block[x]
-    g.together = are_small(g)
-    few = g.counts[x] < FEW or stride > LONG
-    large = padded_size(g, x) > LARGEST_ROW or g.runs > MOST_RUNS
-    g.by_blocks = (few or large) and not g.disjoint
-    g.piece = min(g.image[x], PIECE if g.by_blocks else max(PIECE // stride, ROOM) * stride)
-    g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM
-    rows = pieces(g.image[y], g.strides[y])
-    # A tile's share of all rows, but none longer than a lane.
-    g.high = max(1, min(rows, g.planes * min(g.image[y], g.strides[y]) * rows // g.tiles))
-    g.lanes = stride
-    g.sums = 0
-    if g.disjoint or g.by_blocks:
-        g.lanes = g.runs = 0
-    if g.by_blocks:
+    # `find_lanes` also counts blocks that don't exist. So along x, all positions of a block count.
+    runs = g.leads * min(g.block[y_axis], g.counts[y_axis]) * g.block[x_axis]
+    few = g.counts[x_axis] < FEW or g.strides[x_axis] > LONG
+    large = padded_size(g, x_axis) > LARGEST_ROW or runs > MOST_RUNS
+    if are_small(g):
+        g.way = TOGETHER
+    elif g.disjoint:
+        g.way = DISJOINT
+    elif few or large:
+        g.way = BY_BLOCKS
+    else:
+        g.way = BY_LANES
+    size_units(g, runs)
+
+
+@jitable
+def size_units(g: Col2ImGeometry, runs: int) -> None:
+    """Choose the size of a unit of work: g.piece pixels of each of g.high rows.
+
+    Also state for how many lanes, runs and sums it needs memory. A lane has at most `runs` runs.
+    """
+    y_axis, x_axis = g.axes - 2, g.axes - 1
+    stride = g.strides[x_axis]
+    whole_lanes = max(PIECE // stride, ROOM) * stride
+    g.piece = min(g.image[x_axis], PIECE if g.way == BY_BLOCKS else whole_lanes)
+    g.row_pieces = pieces(g.image[x_axis], g.piece)
+    g.phases = min(g.image[y_axis], g.strides[y_axis])
+    phase_rows = pieces(g.image[y_axis], g.strides[y_axis])
+    rows_per_tile = g.planes * g.phases * phase_rows // g.tiles
+    g.high = max(1, min(phase_rows, rows_per_tile))  # so that there are enough units for all tiles
+    g.lanes = g.runs = g.sums = 0
+    if g.way == BY_BLOCKS:
         g.high = 1
         g.sums = g.piece
-    elif g.lanes > 1:  # lanes are summed apart, and then interleaved
-        g.high = max(1, min(g.high, PIECE // (stride * g.pitch)))
-        g.sums = g.high * stride * g.pitch
+    elif g.way == BY_LANES:
+        g.lanes = stride
+        g.runs = runs
+        g.pitch = pieces(pieces(g.piece, stride), ROOM) * ROOM
+        if stride > 1:  # lanes are summed apart, in the cache, and then interleaved
+            row_sums = stride * g.pitch
+            g.high = max(1, min(g.high, PIECE // row_sums))
+            g.sums = g.high * row_sums
+    g.groups = pieces(phase_rows, g.high)
 
 
 @jitable
 def unit_count(g: Col2ImGeometry) -> int:
     """Return the number of units of work."""
-    if g.together:
+    if g.way == TOGETHER:
         return pieces(g.planes, PLANES)
-    y, x = g.axes - 2, g.axes - 1
-    groups = pieces(pieces(g.image[y], g.strides[y]), g.high)
-    return g.planes * min(g.image[y], g.strides[y]) * groups * pieces(g.image[x], g.piece)
+    return g.planes * g.phases * g.groups * g.row_pieces
 
 
 @jitable
 def workspace_size(g: Col2ImGeometry) -> int:
     """Return the bytes of workspace that a tile needs."""
-    if g.together:
+    if g.way == TOGETHER:
         return planes_workspace(g, LARGEST_SUM)
     return 8 * (g.leads + 3 * g.lanes + 2 * g.runs) + LARGEST_SUM * g.sums
 
 
 @jitable
-def col2im(x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements) -> None:
+def col2im(
+    data: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements
+) -> None:
     """Compute a tile."""
-    if g.together:
-        sum_planes(x, g, tile, workspace, out)
+    if g.way == TOGETHER:
+        sum_planes(data, g, tile, workspace, out)
     else:
-        sum_rows(x, g, tile, workspace, out)
+        sum_rows(data, g, tile, workspace, out)
 
 
 @jitable(**IN_PLACE)
 def rows_of(g: Col2ImGeometry, unit: Unit) -> Rows:
     """Return a unit of work.
 
-    Units count pieces of rows first, then groups of g.high rows, then lanes along y, then planes.
+    Units count pieces of rows first, then groups of g.high rows, then phases, then planes. If the
+    stride doesn't divide the height, some phases have a row less, and their last group may have
+    none.
     """
-    height = g.image[g.axes - 2]
-    width = g.image[g.axes - 1]
-    stride = g.strides[g.axes - 2]
-    across = pieces(width, g.piece)
-    groups = pieces(pieces(height, stride), g.high)
-    x = unit % across * g.piece
-    group = unit // across
-    y_lane = group // groups
-    lanes = min(height, stride)
-    y = y_lane % lanes + group % groups * g.high * stride
-    return Rows(y_lane // lanes, y, min(height, y + g.high * stride), x, min(g.piece, width - x))
+    y_axis, x_axis = g.axes - 2, g.axes - 1
+    stride = g.strides[y_axis]
+    x_begin = (unit % g.row_pieces) * g.piece
+    rest = unit // g.row_pieces
+    group = rest % g.groups
+    rest //= g.groups
+    y_begin = rest % g.phases + group * g.high * stride
+    y_end = min(g.image[y_axis], y_begin + g.high * stride)
+    columns = min(g.piece, g.image[x_axis] - x_begin)
+    return Rows(rest // g.phases, y_begin, y_end, x_begin, columns)
 
 
 @jitable
 def axis_hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
     """Return the Hits of pixel p of axis a."""
-    t = p + g.pads[a]
+    t = p + g.pads[a]  # l * stride + k * dilation
     stride = g.strides[a]
     dilation = g.dilations[a]
     step = g.k_steps[a]
-    k_end = min(g.block[a], step)  # from `step` on, the remainders repeat
+    k_end = min(g.block[a], step)  # from `step` on, the remainders of k * dilation repeat
+    # The first hit's position: t - k * dilation is a multiple of the stride. Dilation 1 needs no
+    # search for it.
     k = t % stride if dilation == 1 else 0
     while k < k_end and (t - k * dilation) % stride != 0:
         k += 1
@@ -203,12 +231,14 @@ def axis_hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
         return Hits(0, 0, 0, 1)
     l = (t - k * dilation) // stride
     l_step = g.l_steps[a]
-    # If blocks went on to both sides, there were so many hits. Those before `begin` are of blocks
-    # after the last one, those from the end on of blocks before the first one.
+    # If blocks went on to both sides, there were `count` hits. Those before `begin` are of blocks
+    # after the last one, those from `end` on of blocks before the first one.
     count = (g.block[a] - 1 - k) // step + 1
     begin = max(0, (l - g.counts[a]) // l_step + 1)
-    size = max(0, min(count, l // l_step + 1) - begin)
-    # Where none is missing, none is on later pixels either, until l reaches the last block.
+    end = min(count, l // l_step + 1)
+    size = max(0, end - begin)
+    # If no hit is missing, none is on the next pixels, until the first hit's block is the last one.
+    # Else nothing is promised.
     alike = g.counts[a] - l if size == count else 1
     return Hits(k + begin * step, l - begin * l_step, size, alike)
 
@@ -217,26 +247,27 @@ def axis_hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
 def find_leads(g: Col2ImGeometry, plane: int, leads: Indices) -> int:
     """Store the leads of a plane; return their number.
 
-    A lead is an element of the input, for each hit along the axes before y.
+    There is one for each hit of the plane along the axes before y: the element of the input that
+    has the hit's positions and blocks, and position 0 and block 0 along y and x.
     """
-    y, x = g.axes - 2, g.axes - 1
-    k_pitch = g.block[y] * g.block[x] * g.blocks
-    l_pitch = g.counts[y] * g.counts[x]
+    y_axis, x_axis = g.axes - 2, g.axes - 1
+    k_pitch = g.block[y_axis] * g.block[x_axis] * g.blocks
+    l_pitch = g.counts[y_axis] * g.counts[x_axis]
     leads[0] = 0
     count = 1
-    for a in range(g.axes - 3, -1, -1):
+    for a in range(y_axis - 1, -1, -1):
         k, l, size, _ = axis_hits(g, a, plane % g.image[a])
         plane //= g.image[a]
         # From the last hit on: the first one overwrites the leads that all others read.
         for m in range(size - 1, -1, -1):
             offset = (k + m * g.k_steps[a]) * k_pitch + (l - m * g.l_steps[a]) * l_pitch
-            for t in range(count):
-                leads[m * count + t] = leads[t] + offset
+            for i in range(count):
+                leads[m * count + i] = leads[i] + offset
         count *= size
         k_pitch *= g.block[a]
         l_pitch *= g.counts[a]
-    for t in range(count):
-        leads[t] += plane * g.positions * g.blocks
+    for i in range(count):
+        leads[i] += plane * g.positions * g.blocks  # `plane` is now the channel
     return count
 
 
@@ -252,163 +283,171 @@ def scratch_in(workspace: Workspace, g: Col2ImGeometry, out: Elements) -> Scratc
 
 @jitable
 def sum_rows(
-    x: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements
+    data: Elements, g: Col2ImGeometry, tile: Tile, workspace: Workspace, out: Elements
 ) -> None:
-    """Compute the units of a tile: of disjoint blocks, by blocks or by lanes."""
+    """Compute the units of a tile, in one of the ways DISJOINT, BY_BLOCKS and BY_LANES."""
     y_axis, x_axis = g.axes - 2, g.axes - 1
+    out_pitch = g.strides[y_axis] * g.image[x_axis]
+    # In the input, from one position and from one block along y to the next one.
     k_pitch = g.block[x_axis] * g.blocks
     l_pitch = g.counts[x_axis]
-    # In the input, from one hit to the next.
     y_step = g.k_steps[y_axis] * k_pitch - g.l_steps[y_axis] * l_pitch
     scratch = scratch_in(workspace, g, out)
-    plane = -1  # whose leads are in the scratch memory
-    count = 0  # of these leads
-    x_begin = -1  # of the pieces whose lanes are in the scratch memory
+    cached_plane = -1  # the plane whose leads are in scratch.leads
+    lead_count = 0  # number of its leads
+    cached_x = -1  # where the pieces begin whose lanes are in scratch.lanes
     begin, end = share(unit_count(g), g, tile)
     for unit in range(begin, end):
-        unit_rows = rows_of(g, unit)
-        if unit_rows.plane != plane:
-            plane = unit_rows.plane
-            count = find_leads(g, plane, scratch.leads)
-        if unit_rows.x != x_begin and g.lanes > 0:
-            x_begin = unit_rows.x
-            find_lanes(g, x_begin, scratch.lanes)
-        y = unit_rows.y
-        while y < unit_rows.y_end:
+        rows = rows_of(g, unit)
+        if rows.plane != cached_plane:
+            cached_plane = rows.plane
+            lead_count = find_leads(g, cached_plane, scratch.leads)
+        if rows.x_begin != cached_x and g.way == BY_LANES:
+            cached_x = rows.x_begin
+            find_lanes(g, cached_x, scratch.lanes)
+        y = rows.y_begin
+        while y < rows.y_end:
             k, l, size, alike = axis_hits(g, y_axis, y)
-            rows = min(pieces(unit_rows.y_end - y, g.strides[y_axis]), 1 if g.by_blocks else alike)
-            row_hits = RowHits(scratch.leads[:count], k * k_pitch + l * l_pitch, y_step, size)
-            pixel = (plane * g.image[y_axis] + y) * g.image[x_axis] + unit_rows.x
-            band = Band(row_hits, rows, unit_rows.x, unit_rows.columns, pixel)
-            if g.disjoint:
-                copy_lanes(x, g, band, out)
-            elif g.by_blocks:
-                add_blocks(x, g, row_hits, band.x, scratch.sums[: band.columns])
-                for b in range(band.columns):
-                    store(out, pixel + b, scratch.sums[b])
+            hits = RowHits(scratch.leads[:lead_count], k * k_pitch + l * l_pitch, y_step, size)
+            band_rows = min(pieces(rows.y_end - y, g.strides[y_axis]), alike)
+            pixel = (rows.plane * g.image[y_axis] + y) * g.image[x_axis] + rows.x_begin
+            band = Band(hits, band_rows, rows.x_begin, rows.columns, pixel, out_pitch)
+            if g.way == DISJOINT:
+                copy_lanes(data, g, band, out)
+            elif g.way == BY_BLOCKS:
+                sum_blocks(data, g, band, scratch, out)
             else:
-                sum_lanes(x, g, band, scratch, out)
-            y += rows * g.strides[y_axis]
+                sum_lanes(data, g, band, scratch, out)
+            y += band_rows * g.strides[y_axis]
 
 
 @jitable
-def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
-    """Find the hits of the first pixel of each lane.
-
-    lanes[:, r] = (element of the input, its block, number of hits)
-
-    Other than in `axis_hits`, blocks that don't exist count: `sum_runs` skips them.
-
-    x_begin  the pixel of lane 0
-    """
-    last = g.axes - 1
-    stride = g.strides[last]
-    step = g.k_steps[last]
-    lanes[2, :] = 0
-    for k in range(min(g.block[last], step)):
-        t = k * g.dilations[last] - g.pads[last] - x_begin
-        r = t % stride
-        l = (r - t) // stride
-        lanes[0, r] = k * g.blocks + l
-        lanes[1, r] = l
-        lanes[2, r] = (g.block[last] - 1 - k) // step + 1
-
-
-@jitable
-def copy_lanes(x: Elements, g: Col2ImGeometry, band: Band, out: Elements) -> None:
+def copy_lanes(data: Elements, g: Col2ImGeometry, band: Band, out: Elements) -> None:
     """Copy rows of blocks that tile the image. Pixels after the last block are 0.
 
     A pixel has one hit at most, so there is one lead. After the last block there are fewer pixels
     than a stride.
     """
-    hits, rows, x_begin, columns, pixel = band
-    last = g.axes - 1
-    stride = g.strides[last]
-    row_blocks = g.counts[last]
-    out_pitch = g.strides[last - 1] * g.image[last]
-    l = x_begin // stride
-    count = 0  # blocks of the piece
-    if hits.leads.size * hits.size > 0:  # else no block has these rows
+    hits, rows, x_begin, columns, pixel, out_pitch = band
+    x_axis = g.axes - 1
+    stride = g.strides[x_axis]
+    row_blocks = g.counts[x_axis]
+    l = x_begin // stride  # the first block of the piece
+    count = 0  # blocks of the piece; none if no block has these rows
+    if hits.leads.size * hits.size > 0:
         count = min(columns // stride, row_blocks - l)
-        lanes = View(x, hits.leads[0] + hits.first + l, (row_blocks, g.blocks))
+        lanes = View(data, hits.leads[0] + hits.offset + l, (row_blocks, g.blocks))
         interleave(lanes, rows, stride, count, View(out, pixel, (out_pitch, stride)))
     for row in range(rows):
-        for p in range(count * stride, columns):
-            store(out, pixel + row * out_pitch + p, zero(out))
+        for b in range(count * stride, columns):
+            store(out, pixel + row * out_pitch + b, zero(out))
 
 
 @jitable
-def sum_lanes(x: Elements, g: Col2ImGeometry, band: Band, scratch: Scratch, out: Elements) -> None:
-    """Sum the pieces of a band, by lanes."""
-    hits, rows, _, columns, pixel = band
-    last = g.axes - 1
-    stride = g.strides[last]
-    out_pitch = g.strides[g.axes - 2] * g.image[last]
-    sums = scratch.sums
-    for r in range(stride):
-        n = find_runs(g, hits, r, scratch.lanes, scratch.runs)
-        runs = Runs(scratch.runs[0, :n], scratch.runs[1, :n], g.counts[last])
-        if stride == 1:
-            sum_runs(x, runs, rows, columns, View(out, pixel, (out_pitch,)))
-        else:
-            lane = View(sums, r * g.pitch, (stride * g.pitch,))
-            sum_runs(x, runs, rows, g.pitch, lane)
-    if stride > 1:
-        count = columns // stride  # pixels of each lane: the first ones may have one more
-        lanes = View(sums, 0, (stride * g.pitch, g.pitch))
-        interleave(lanes, rows, stride, count, View(out, pixel, (out_pitch, stride)))
-        for row in range(rows):
-            for r in range(columns - count * stride):
-                store(
-                    out,
-                    pixel + row * out_pitch + count * stride + r,
-                    sums[(row * stride + r) * g.pitch + count],
-                )
-
-
-@jitable(**IN_PLACE)
-def find_runs(g: Col2ImGeometry, hits: RowHits, r: int, lanes: Indices, runs: Indices) -> int:
-    """Store the first element and block of each run of lane r; return their number."""
-    last = g.axes - 1
-    l_step = g.l_steps[last]
-    x_step = g.k_steps[last] * g.blocks - l_step
-    n = 0
-    for lead in hits.leads:
-        for m in range(hits.size):
-            element = lead + hits.first + m * hits.step + lanes[0, r]
-            block = lanes[1, r]
-            for _ in range(lanes[2, r]):
-                runs[0, n] = element
-                runs[1, n] = block
-                element += x_step
-                block -= l_step
-                n += 1
-    return n
-
-
-@jitable
-def add_blocks(
-    x: Elements, g: Col2ImGeometry, row_hits: RowHits, x_begin: Pixel, row: Sums
+def sum_blocks(
+    data: Elements, g: Col2ImGeometry, band: Band, scratch: Scratch, out: Elements
 ) -> None:
-    """Sum a row, or a piece of it that begins at pixel `x_begin`, block by block."""
-    last = g.axes - 1
-    stride = g.strides[last]
-    dilation = g.dilations[last]
-    begin = x_begin + g.pads[last]
+    """Sum a piece of a row, block by block."""
+    hits = band.hits
+    row = scratch.sums[: band.columns]
+    x_axis = g.axes - 1
+    stride = g.strides[x_axis]
+    dilation = g.dilations[x_axis]
+    begin = band.x_begin + g.pads[x_axis]
     for b in range(row.size):
         row[b] = zero(row)
     # A block's last position is not before the piece, and its first one not behind it.
     # -quotient(-a, b) is a / b, rounded up.
-    l_begin = max(0, -quotient((g.block[last] - 1) * dilation - begin, stride))
-    l_end = min(g.counts[last], quotient(begin + row.size - 1, stride) + 1)
-    for lead in row_hits.leads:
-        for m in range(row_hits.size):
+    l_begin = max(0, -quotient((g.block[x_axis] - 1) * dilation - begin, stride))
+    l_end = min(g.counts[x_axis], quotient(begin + row.size - 1, stride) + 1)
+    for lead in hits.leads:
+        for m in range(hits.size):
             for l in range(l_begin, l_end):
                 # The block's first pixel, from the piece's first one on: may be negative.
-                p = l * stride - begin
-                k_begin = max(0, -quotient(p, dilation))
-                k_end = min(g.block[last], quotient(row.size - 1 - p, dilation) + 1)
-                element = lead + row_hits.first + m * row_hits.step + l
+                first = l * stride - begin
+                k_begin = max(0, -quotient(first, dilation))
+                k_end = min(g.block[x_axis], quotient(row.size - 1 - first, dilation) + 1)
+                element = lead + hits.offset + m * hits.step + l
                 for k in range(k_begin, k_end):
-                    b = p + k * dilation
-                    row[b] = plus(row[b], load(x, element + k * g.blocks))
+                    b = first + k * dilation
+                    row[b] = plus(row[b], load(data, element + k * g.blocks))
+    for b in range(row.size):
+        store(out, band.pixel + b, row[b])
+
+
+@jitable
+def find_lanes(g: Col2ImGeometry, x_begin: Pixel, lanes: Indices) -> None:
+    """Find the hits of the first pixel of each lane of a piece.
+
+    Lane r begins at pixel x_begin + r.
+
+    lanes[ELEMENT, r]  elements from a row's hit along y to the first hit along x
+    lanes[BLOCK, r]    block of the first hit
+    lanes[HITS, r]     number of hits; if it is 0, the others aren't set
+
+    Other than in `axis_hits`, blocks that don't exist count: `sum_runs` skips them.
+    """
+    x_axis = g.axes - 1
+    stride = g.strides[x_axis]
+    step = g.k_steps[x_axis]
+    lanes[HITS, :] = 0
+    # Positions below `step` have different remainders: each is the first hit's of another lane.
+    for k in range(min(g.block[x_axis], step)):
+        # The pixel of position k in block 0, from x_begin on.
+        start = k * g.dilations[x_axis] - g.pads[x_axis] - x_begin
+        r = start % stride
+        l = (r - start) // stride  # position k of block l is on pixel r
+        lanes[ELEMENT, r] = k * g.blocks + l
+        lanes[BLOCK, r] = l
+        lanes[HITS, r] = (g.block[x_axis] - 1 - k) // step + 1
+
+
+@jitable
+def sum_lanes(
+    data: Elements, g: Col2ImGeometry, band: Band, scratch: Scratch, out: Elements
+) -> None:
+    """Sum the pieces of a band, lane by lane."""
+    hits, rows, _, columns, pixel, out_pitch = band
+    stride = g.strides[g.axes - 1]
+    # sums[row, r, b] is pixel b * stride + r of a row's piece. A lane has room for whole vectors.
+    sums = scratch.sums
+    row_pitch = stride * g.pitch
+    for r in range(stride):
+        runs = find_runs(g, hits, r, scratch)
+        if stride == 1:  # the only lane is the row itself
+            sum_runs(data, runs, rows, columns, View(out, pixel, (out_pitch,)))
+            return
+        sum_runs(data, runs, rows, g.pitch, View(sums, r * g.pitch, (row_pitch,)))
+    count = columns // stride
+    lanes = View(sums, 0, (row_pitch, g.pitch))
+    interleave(lanes, rows, stride, count, View(out, pixel, (out_pitch, stride)))
+    # The first columns % stride lanes have one pixel more than `interleave` has stored.
+    for row in range(rows):
+        for r in range(columns % stride):
+            store(
+                out,
+                pixel + row * out_pitch + count * stride + r,
+                sums[row * row_pitch + r * g.pitch + count],
+            )
+
+
+@jitable(**IN_PLACE)
+def find_runs(g: Col2ImGeometry, hits: RowHits, r: int, scratch: Scratch) -> Runs:
+    """Store the first element and block of each run of lane r; return the runs."""
+    lanes = scratch.lanes
+    runs = scratch.runs
+    x_axis = g.axes - 1
+    l_step = g.l_steps[x_axis]
+    step = g.k_steps[x_axis] * g.blocks - l_step  # from one hit along x to the next one
+    n = 0
+    for lead in hits.leads:
+        for m in range(hits.size):
+            element = lead + hits.offset + m * hits.step + lanes[ELEMENT, r]
+            block = lanes[BLOCK, r]
+            for _ in range(lanes[HITS, r]):
+                runs[ELEMENT, n] = element
+                runs[BLOCK, n] = block
+                element += step
+                block -= l_step
+                n += 1
+    return Runs(runs[ELEMENT, :n], runs[BLOCK, :n], g.counts[x_axis])

@@ -49,17 +49,21 @@ class SlidingBlocks(Geometry):
 class Col2ImGeometry(SlidingBlocks):
     """The work, and the way in which it is done, see col2im_kernels.py."""
 
-    planes: int  # images of the last two axes; with `together`, of all image axes
+    planes: int  # images of the last two axes; TOGETHER: of all image axes
     disjoint: int  # 1 if blocks tile the image: no pixel has two of them
-    together: int  # 1 if planes are summed side by side
-    by_blocks: int  # 1 if rows are summed block by block
-    high: int  # rows of a unit of work, which lie one stride apart
-    piece: int  # pixels of a row in a unit of work
-    pitch: int  # sums that a lane of such a row has room for
-    leads: int  # hits of a plane along the axes before y, at most
-    lanes: int  # of a row, each with pixels one stride apart. 0 if there is no room for them
-    runs: int  # of a lane, at most. 0 if there is no room for them
-    sums: int  # that the workspace has room for
+    way: int  # TOGETHER, DISJOINT, BY_BLOCKS or BY_LANES
+    # A unit of work is a piece of each row of a group, see `rows_of`; unused if TOGETHER.
+    phases: int  # of a plane: its rows that lie one stride apart are one
+    groups: int  # of a phase
+    row_pieces: int  # of a row
+    high: int  # rows of a group, at most
+    piece: int  # pixels of a piece, at most
+    pitch: int  # sums that a lane of such a piece has room for
+    # The workspace has room for:
+    leads: int  # hits of a plane along the axes before y
+    lanes: int  # of a piece, each with pixels one stride apart
+    runs: int  # of a lane
+    sums: int
     # Along each axis, how far k grows from one hit of a pixel to the next one.
     k_steps: Vector = vector(AXES)
     l_steps: Vector = vector(AXES)  # and how far l falls

@@ -16,9 +16,24 @@ def pieces(length: int, size: int) -> int:
 
 @jitable(**IN_PLACE)
 def share(count: int, g: "Tiled", tile: int) -> tuple[int, int]:
-    """Return the range of a tile's share of `count` units of work.
+    """Return the range of a tile's share of a number of units of work.
 
-    It avoids count * tile, which could overflow.
+    It computes in numbers up to `count`, so nothing overflows.
+
+    Parameters
+    ----------
+    count : int
+        Number of units, such as the elements of the output.
+    g : Geometry
+        The geometry, with the number of tiles in its field `tiles`.
+    tile : int
+        Index of the tile, from 0 on.
+
+    Returns
+    -------
+    tuple of int
+        The begin and the end of the range. The shares of all tiles together are
+        the units from 0 to `count` - 1, and differ by one unit at most.
     """
     size, rest = count // g.tiles, count % g.tiles  # the first tiles get one of the rest
     begin = size * tile + min(tile, rest)

@@ -51,6 +51,11 @@ def register_schemas(operators: Iterable[Declared] = ()) -> None:
         Custom operators to include. One that was declared again replaces the
         former one.
 
+    Raises
+    ------
+    OpError
+        An operator is none, or two have the same name.
+
     Examples
     --------
     >>> import onnx

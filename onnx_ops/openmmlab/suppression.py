@@ -35,7 +35,7 @@ These operators are declared by `onnx_ops.operator`, as custom ones: ranks are f
 and only a bound of the outputs' lengths is known. Therefore one tile, and so one thread, computes
 them.
 
-Sources: mmcv and mmdeploy, see docs/mmdeploy.md, also for differences.
+Sources: mmcv and mmdeploy, see docs/suppression.md, also for differences.
 """
 
 import numpy as np

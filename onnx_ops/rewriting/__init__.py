@@ -14,7 +14,8 @@ from ..model.external_data import opened
 from ..model.nodes import inlined, model_nodes
 from .finding import NOT_RUN, Finding
 from .folding import OURS
-from .graph import Model
+from .graph import graphs_of
+from .models import Model
 from .patterns.constants import fold_constants
 from .search import may_find, search
 
@@ -115,8 +116,8 @@ def rewritten(
     if flat is model and not in_place:
         flat = deepcopy(model)
     findings: list[Finding] = []
-    graphs = Model(flat, folder, operators, runs_nodes)
-    graphs.sort()
-    for graph in graphs.graphs():
+    rewritten_model = Model(flat, folder, operators, runs_nodes)
+    rewritten_model.sort()
+    for graph in graphs_of(rewritten_model):
         findings += [*fold_constants(graph), *search(graph)]
     return flat if any(f.operator for f in findings) else model, findings

@@ -1,7 +1,7 @@
 """Programs of ComputedGridSample, from the forms of coordinates."""
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..sampling.computed_grid_sample import (
 )
 from .finding import NearMiss
 from .graph import Graph
+from .once import once
 from .reading.affine import (
     Array,
     Dimension,
@@ -56,6 +57,7 @@ class Program:
     graph, node  the node that becomes ComputedGridSample
     dtype        in which it computes
     stated       the axes of the output whose sizes are those of sources made for them
+    known        results of methods
     """
 
     def __init__(self, reader: Reader, graph: Graph, node: onnx.NodeProto, elements: int):
@@ -68,8 +70,7 @@ class Program:
         self.steps: list[Step] = []
         self.numbers: list[float] = []
         self.stated: set[str] = set()
-        self._values: dict[Hashable, Any] = {}
-        self._computed: dict[Form, bool] = {}
+        self.known: dict[tuple[Hashable, ...], Any] = {}
 
     # Forms.
 
@@ -80,6 +81,7 @@ class Program:
         """
         return self.value(self.reader.read(name, index))
 
+    @once
     def value(self, form: Form) -> int:
         """Return the value of a form, computed as far back as possible. Raises NearMiss."""
         occurrence = self.place(form)
@@ -88,15 +90,13 @@ class Program:
         if not self.is_computed(form):
             names = ", ".join(self.reader.forms.occurrences[form]) or "a coordinate"
             raise NearMiss(f"how {names} is read is not known")
-        return self._once(form, lambda: self._value(form))
+        return self._value(form)
 
+    @once
     def place(self, form: Form) -> tuple[str, Index] | None:
         """Return the value of the graph, and the index, that a form is read from; None if it is
         computed.
         """
-        return self._once(("place", form), lambda: self._place(form))
-
-    def _place(self, form: Form) -> tuple[str, Index] | None:
         if isinstance(form, Element) and self._is_readable(form.root, form.index):
             return form.root, form.index
         if self.is_computed(form):
@@ -136,24 +136,19 @@ class Program:
             return self.graph.type(occurrence[0]).elements == elements
         return isinstance(form, Op) and form.op == CASTS.get(elements)
 
+    @once
     def is_computed(self, form: Form) -> bool:
         """Return whether a form is an operation of what is known, a number, or an element that can
         be read.
         """
-        if form not in self._computed:
-            self._computed[form] = self._is_computed(form)
-        return self._computed[form]
-
-    def _is_computed(self, form: Form) -> bool:
         match form:
             case Number():
                 return True
             case Whole(position):
-                names = {variable.name for variable in variables_of([position])}
-                is_open = not are_numbers([variable.size for variable in variables_of([position])])
-                return names <= {*AXES} and (
-                    not is_open or all(term.is_whole for term in position.terms)
-                )
+                variables = variables_of([position])
+                are_axes = {variable.name for variable in variables} <= {*AXES}
+                are_whole = all(term.is_whole for term in position.terms)
+                return are_axes and (are_whole or are_numbers([v.size for v in variables]))
             case Element(root, index):
                 return self._is_readable(root, index)
             case Op("Pow", (base, exponent)):
@@ -174,14 +169,12 @@ class Program:
             return False
         return True
 
+    @once
     def _array(self, name: str, index: Index) -> Array | Reading:
         """Return elements of a constant, or how those of another value are read.
 
         Raises ValueError.
         """
-        return self._once(("array", name, index), lambda: self._read(name, index))
-
-    def _read(self, name: str, index: Index) -> Array | Reading:
         tables = self.reader.forms.tables
         array = tables[name] if name in tables else self.graph.folded(name)
         if array is not None:
@@ -211,14 +204,14 @@ class Program:
                 return max(map(self._terms, operands))
         return 1
 
+    @once
     def terms(self, form: Sum) -> list[Form]:
         """Return the terms of a sum."""
-        return self._once(("terms", form), lambda: [*self._each_term(form)])
-
-    def _each_term(self, form: Sum) -> Iterator[Form]:
+        terms = []
         for numbers_of_term in np.ndindex(*(as_int(variable.size) for variable in form.over)):
             by = dict(zip(form.over, map(number, map(int, numbers_of_term)), strict=True))
-            yield self.reader.forms.substituted(form.body, by)
+            terms.append(self.reader.forms.substituted(form.body, by))
+        return terms
 
     def _value(self, form: Form) -> int:
         match form:
@@ -254,10 +247,9 @@ class Program:
 
         Without a limit, too, ONNX Runtime makes finite numbers of infinities.
         """
-        is_stated = value_of(form) != sign * math.inf
-        return (
-            self.value(form) if is_stated else self.number(sign * float(np.finfo(self.dtype).max))
-        )
+        if value_of(form) != sign * math.inf:
+            return self.value(form)
+        return self.number(sign * float(np.finfo(self.dtype).max))
 
     def total(self, terms: Sequence[Form]) -> int:
         """Return the value of a sum.
@@ -305,15 +297,16 @@ class Program:
         name, index = self.size_element(size)
         return self.source(self.input(self.converted(name)), index)
 
+    @once
     def size_element(self, size: Dimension) -> tuple[str, tuple[int, ...]]:
         """Return a vector of integers and a position at which it holds an open size."""
         forms = self.reader.forms
         for name, index in forms.occurrences[forms.whole(number(size))].items():
             if len(index) == 1 and not index[0].terms and isinstance(index[0].start, int):
                 return name, (index[0].start,)
-        make = lambda: open_size(self.graph, self.node, size)
-        return self._once(("size", size), make), (0,)
+        return open_size(self.graph, self.node, size), (0,)
 
+    @once
     def range(self, variable: Variable) -> int:
         """Return the value that is the number of a pixel along one of AXES, of an open size.
 
@@ -321,9 +314,6 @@ class Program:
         their Cast.
         """
         self.stated.add(variable.name)
-        return self._once(("range", variable), lambda: self._range(variable))
-
-    def _range(self, variable: Variable) -> int:
         name, (position,) = self.size_element(variable.size)
         size = self.add_node("Gather", name, position)
         zero, one = (
@@ -334,24 +324,27 @@ class Program:
 
     # Steps and sources.
 
+    @once
     def step(self, op_type: str, *operands: int) -> int:
         """Return the result of an operation of the program."""
         if len(self.steps) > MANY:
             raise NearMiss(
                 f"its coordinates need more than {MANY} steps, ComputedGridSample takes {STEPS}"
             )
-        step = Step(op_type, operands)
-        return self._once(step, lambda: ~_append(self.steps, step))
+        return ~_append(self.steps, Step(op_type, operands))
 
-    def source(self, position: int | str, index: Sequence[int | str]) -> int:
+    @once
+    def source(self, position: int | str, index: tuple[int | str, ...]) -> int:
         """Return the elements of an input at an index of positions and names of AXES."""
-        source = Source(position, tuple(index))
-        return self._once(source, lambda: _append(self.sources, source))
+        return _append(self.sources, Source(position, index))
 
     def number(self, value: float) -> int:
         """Return a constant."""
-        key = "number", value, str(value)  # 0 and -0 are equal
-        return self._once(key, lambda: self.source("numbers", (_append(self.numbers, value),)))
+        return self._number(value, str(value))  # 0 and -0 are equal
+
+    @once
+    def _number(self, value: float, text: str) -> int:
+        return self.source("numbers", (_append(self.numbers, value),))
 
     def array(self, array: Array, name: str = "values") -> int:
         """Return a constant that varies along those of AXES along which it has more than one
@@ -359,11 +352,14 @@ class Program:
         """
         if array.size == 1:
             return self.number(array.item())
-        index = [axis for axis, size in zip(AXES, array.shape, strict=True) if size != 1]
-        lengths = [size for size in array.shape if size != 1]
-        array = np.ascontiguousarray(array.reshape(lengths), self.dtype)
-        key = "values", tuple(index), array.tobytes()
-        return self._once(key, lambda: self.source(self.input(self.constant(name, array)), index))
+        index = tuple(axis for axis, size in zip(AXES, array.shape, strict=True) if size != 1)
+        lengths = tuple(size for size in array.shape if size != 1)
+        content = np.ascontiguousarray(array, self.dtype).tobytes()
+        return self.source(self.input(self._constant_of(content, lengths, name)), index)
+
+    @once
+    def _constant_of(self, content: bytes, lengths: tuple[int, ...], name: str) -> str:
+        return self.constant(name, np.frombuffer(content, self.dtype).reshape(lengths))
 
     def source_of(self, name: str, index: Index) -> int:
         """Return the elements of a value of the graph at an index over AXES. Raises ValueError."""
@@ -372,50 +368,48 @@ class Program:
             return self.array(elements)
         name = self.converted(name)
         dimensions: tuple[Dimension, ...] | None = self.reader.shape(name)
-        if any(axis_part.is_repeated for axis_part in elements.parts):
-            once = name
-            make = lambda: self.repeated(once, elements.parts)
-            name = self._once(("repeated", once, elements.parts), make)
+        if any(part.is_repeated for part in elements.parts):
+            name = self.repeated(name, elements.parts)
             dimensions = None
         if elements.sizes != dimensions:
-            name_once = name
-            apart = lambda: self.reshaped(name_once, elements.sizes)
-            name = self._once(("apart", name_once, elements.sizes), apart)
+            name = self.reshaped(name, elements.sizes)
         if not elements.index:  # a source has an axis at least
-            single = name
-            vector = lambda: self.graph.add_axes(self.node, single, 0)
-            name = self._once(("vector", single), vector)
+            name = self.vector(name)
         return self.source(self.input(name), elements.index or (0,))
 
-    def repeated(self, name: str, parts: Sequence[Part]) -> str:
+    @once
+    def vector(self, name: str) -> str:
+        """Return a value of the graph without axes, with one."""
+        return self.graph.add_axes(self.node, name, 0)
+
+    @once
+    def repeated(self, name: str, parts: tuple[Part, ...]) -> str:
         """Return a value of the graph with parts of its axes repeated."""
-        apart = [size for axis_part in parts for size in (1, axis_part.size, 1)]
-        longer = [
-            size
-            for axis_part in parts
-            for size in (axis_part.around, axis_part.size, axis_part.each)
-        ]
+        apart = tuple(size for part in parts for size in (1, part.size, 1))
+        longer = [size for part in parts for size in (part.around, part.size, part.each)]
         if not are_numbers(longer):
             raise NearMiss(f"the sizes of {name}, which is repeated, are open")
         return self.add_node("Expand", self.reshaped(name, apart), longer)
 
-    def reshaped(self, name: str, target: Sequence[Dimension]) -> str:
+    @once
+    def reshaped(self, name: str, target: tuple[Dimension, ...]) -> str:
         """Return a value of the graph with other sizes, as a value of it."""
         arguments = reshape(self.graph, self.node, name, target)
         return self.graph.add_node(self.node, "Reshape", **arguments)
 
+    @once
     def converted(self, name: str) -> str:
         """Return a value of the program's type: the value itself, or a Cast of a boolean, a size or
         a 16-bit float.
         """
         if self.graph.type(name).elements == self.reader.elements:
             return name
-        cast = lambda: self.add_node("Cast", name, to=self.reader.elements)
-        return self._once(("converted", name), cast)
+        return self.add_node("Cast", name, to=self.reader.elements)
 
+    @once
     def input(self, name: str) -> int:
         """Return the position of a value of the graph among the inputs."""
-        return self._once(("input", name), lambda: _append(self.inputs, name))
+        return _append(self.inputs, name)
 
     def constant(self, name: str, array: Array) -> str:
         """Add a constant to the graph; returns its name."""
@@ -486,7 +480,7 @@ class Program:
         if self.numbers:
             inputs.append(self.constant("numbers", np.array(self.numbers, self.dtype)))
         sources = {
-            k: (len(self.inputs) if source.input == "numbers" else source.input, *source.positions)
+            k: (len(self.inputs) if source.input == "numbers" else source.input, *source.indices)
             for k, source in enumerate(self.sources)
         }
         steps = {~k: (step.operation, *step.operands) for k, step in enumerate(self.steps)}
@@ -498,11 +492,6 @@ class Program:
         except OpError as error:
             raise NearMiss(str(error)) from None
         return inputs, attributes
-
-    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        if key not in self._values:
-            self._values[key] = make()
-        return self._values[key]
 
 
 def _append(items: list[Any], item: Any) -> int:

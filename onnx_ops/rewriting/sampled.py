@@ -10,14 +10,16 @@ these numbers weights are polynomials: so nothing else agrees everywhere.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 
 from .finding import NearMiss
+from .once import once
 from .probing import Draw, Sizes
 from .reading.affine import (
     Array,
@@ -391,7 +393,7 @@ class Probe(Draw):
         self.hiding: set[Form] = set()
         self.lengths = [self.size(variable.size) for variable in taps.pixel]
         self.points = self.coordinates(self.lengths)
-        self._evaluated: dict[tuple[Form, ...], tuple[Array, Array, tuple[int, ...]]] = {}
+        self.known: dict[Hashable, Any] = {}  # results of methods
 
     def agrees(self, coordinates: tuple[Form, ...], mode: str, padding_mode: str) -> bool:
         """Return whether the sum is what GridSample computes, where masks show it."""
@@ -414,26 +416,23 @@ class Probe(Draw):
         """Return what is added to coordinates so that they are pixels of the image."""
         return self._sum(coordinates)[2]
 
+    @once
     def _sum(self, coordinates: tuple[Form, ...]) -> tuple[Array, Array, tuple[int, ...]]:
         """Return the sum, whether it is shown, and the shifts."""
-        if coordinates not in self._evaluated:
-            evaluation = self.evaluation(dict(zip(coordinates, self.points, strict=True)))
-            total = evaluation.value(self.taps.total)
-            numbers = {
-                mask: np.broadcast_to(evaluation.value(mask), self.count) for mask in self.masks
-            }
-            self.masks = [mask for mask in self.masks if np.isin(numbers[mask], (0, 1)).all()]
-            is_shown = np.ones(self.count, bool)
-            for mask in self.masks:
-                is_shown &= numbers[mask] != 0
-            self.hiding |= {mask for mask in self.masks if not numbers[mask].all()}
-            shifts = []
-            for axis, points, length in zip(self.taps.axes, self.points, self.lengths, strict=True):
-                pixels = [evaluation.position(tap.index[axis]) for tap in self.taps.pixels]
-                first = np.broadcast_to(np.minimum.reduce(pixels), self.count)
-                shifts.append(_shift(first[is_shown], points[is_shown], length))
-            self._evaluated[coordinates] = total, is_shown, tuple(shifts)
-        return self._evaluated[coordinates]
+        evaluation = self.evaluation(dict(zip(coordinates, self.points, strict=True)))
+        total = evaluation.value(self.taps.total)
+        numbers = {mask: np.broadcast_to(evaluation.value(mask), self.count) for mask in self.masks}
+        self.masks = [mask for mask in self.masks if np.isin(numbers[mask], (0, 1)).all()]
+        is_shown = np.ones(self.count, bool)
+        for mask in self.masks:
+            is_shown &= numbers[mask] != 0
+        self.hiding |= {mask for mask in self.masks if not numbers[mask].all()}
+        shifts = []
+        for axis, points, length in zip(self.taps.axes, self.points, self.lengths, strict=True):
+            pixels = [evaluation.position(tap.index[axis]) for tap in self.taps.pixels]
+            first = np.broadcast_to(reduce(np.minimum, pixels), self.count)
+            shifts.append(_shift(first[is_shown], points[is_shown], length))
+        return total, is_shown, tuple(shifts)
 
 
 def _shift(first: Array, points: Array, length: int) -> int:

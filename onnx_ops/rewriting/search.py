@@ -2,11 +2,13 @@
 them.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Protocol
 
+import numpy as np
 import onnx
 
 from ..declaration.errors import escaped
@@ -27,6 +29,7 @@ from .reading.affine import Unknown
 from .reading.forms import Element, Exhausted, Form
 from .reading.reader import Reader
 from .reshapes import states_its_shape
+from .sizes import quotient
 from .versions import AI_ONNX
 from .windows import between
 
@@ -118,7 +121,7 @@ class Search:
         """Report why nodes stay that move many elements by indices, add them up, or stack them."""
         for node in self.graph.owner.node:
             name = node.output[0] if node.output else ""
-            is_asked = is_beginning(node) and node.op_type not in STAYING
+            is_asked = is_beginning(self.graph, node) and node.op_type not in STAYING
             if not name or name in self._explained or not is_asked:
                 continue
             tensor = self.graph.type(name)
@@ -238,15 +241,23 @@ def marked_values(graph: Graph, reader: Reader) -> set[str]:
     marked: set[str] = set()
     for node in graph.owner.node:
         is_read = node.domain in AI_ONNX and node.op_type in (*reader.table, "QuantizeLinear")
-        if is_beginning(node) or (is_read and not marked.isdisjoint(node.input)):
+        if is_beginning(graph, node) or (is_read and not marked.isdisjoint(node.input)):
             marked.update(node.output)
     return marked
 
 
-def is_beginning(node: onnx.NodeProto) -> bool:
-    """Return whether a node is of those that windows, folds and pixels are written with."""
+def is_beginning(graph: Graph, node: onnx.NodeProto) -> bool:
+    """Return whether a node is of those that windows, folds and pixels are written with.
+
+    Of convolutions, those with as many weights that aren't 0 as channels of their output.
+    """
     if node.op_type == "Conv":
-        return any(a.name == "group" and a.i > 1 for a in node.attribute)
+        shape = graph.type(node.input[1]).shape if len(node.input) == 2 else None
+        # Whatever the weights are, which it takes time to read.
+        if not shape or math.prod(shape[2:]) == 1 or not quotient(shape[0], math.prod(shape[1:])):
+            return False
+        weights = graph.folded(node.input[1])
+        return weights is not None and np.count_nonzero(weights) == len(weights)
     return node.op_type in BEGINNINGS or len(node.input) >= STACKS.get(node.op_type, 2**31)
 
 

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 SOURCES, STEPS = 48, 64  # of a program, at most
 VALUES = SOURCES + STEPS + 3  # with copies of the coordinates
+# What StoredValue.last may be besides a value: no needed value reads this one, its place is free
+# again, or GridSample reads it.
+NEVER, FREED, GRID = -2, -1, VALUES
 
 
 class StoredSource:
     """A source of a program, in the geometry."""
 
-    input: int  # position of the input after X
+    input: int  # number of the input, 0 for the first one after X
     first: int  # the source's first element in the input
     # Elements to the next one along n and along each axis of the output; 0: broadcast.
     pitches: Vector = vector(4)
@@ -34,12 +37,11 @@ class StoredValue:
     """
 
     operation: int  # number of the operation that computes it
-    operands: Vector = vector(3)  # positions of the values that the operation takes
+    operands: Vector = vector(3)  # numbers of the values that the operation takes
     kind: int  # bits VECTOR and ROWS of computed_points.py
     level: int  # 0 if it is the same in all images, 1 if in all stripes of an image, else 2
-    # Position of the last value that needs this one; UNKNOWN: none does; VALUES: the grid does.
-    last: int
-    place: int  # position of its first number among those that are kept
+    last: int  # the last value that reads this one; NEVER, FREED or GRID
+    place: int  # of its first number among those that are kept
 
 
 class ComputedGridSampleGeometry(GridSampleGeometry):
@@ -49,7 +51,7 @@ class ComputedGridSampleGeometry(GridSampleGeometry):
         SOURCES, np.dtype((np.record, record_dtype(StoredSource)))
     )
     values: Sequence[StoredValue] = vector(VALUES, np.dtype((np.record, record_dtype(StoredValue))))
-    order: Vector = vector(VALUES)  # positions of the values that are computed, one after the other
+    order: Vector = vector(VALUES)  # the needed values, as they are computed one after the other
     order_count: int  # of these values
     of_image: int  # the first of them, in `order`, that differs from image to image
     of_stripe: int  # the first of them that differs from stripe to stripe

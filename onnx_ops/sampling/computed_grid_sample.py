@@ -4,16 +4,17 @@
     grid[n, h, w, i]    = v[coordinates[i]][n, h, w]
     grid[n, d, h, w, i] = v[coordinates[i]][n, d, h, w]
 
-without storing the grid: the program runs for some hundred points at a time. It has values v[k],
-numbers for each point of the output. The first values are the `sources`: elements of the further
-inputs. A source states the position of an input after X, the input's rank, and for each of its axes
-a position, or a negative number:
+without storing the grid: the program runs for some hundred points at a time. Its values v[0], v[1],
+... have a number for each point of the output. The first ones are the `sources`, elements of the
+inputs after X. A source is (input, rank, *indices): the number of an input, 0 for the first one
+after X, the number of its axes, and for each axis an index:
 
-    -4, -3, -2, -1   the input's axis runs along n, d, h, w; it is broadcast if it has one element
+    0, 1, ...        only this element of the axis
+    -4, -3, -2, -1   the axis runs along n, d, h, w; it is broadcast if it has one element
 
-A size along an axis of the output is that of the sources that run along it, 1 if none does. The
-other values are the results of the `steps`, four numbers each: an operation's number and the
-positions of its operands; unused positions are 0.
+Along d, h and w the output has the size of the sources that run along it, 1 if none does. The other
+values are the results of the `steps`. A step is four numbers, (operation, *operands): the number of
+an operation, and those of the values that it takes, 0 for unused operands.
 
      0 Add   1 Sub   2 Mul   3 Div   4 Neg   5 Abs   6 Sqrt   7 Floor   8 Ceil   9 Round
     10 Min  11 Max
@@ -40,12 +41,19 @@ from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, MAX_INPUTS, UNKNOWN
 from ..declaration.operator import Input, Plan
+from ..kernels.shares import pieces
 from ..kernels.vectors import MOST_LANES, whole
 from . import computed_grid_sample_kernels as kernels
 from . import grid_sample
-from .computed_geometry import SOURCES, STEPS, VALUES, ComputedGridSampleGeometry
+from .computed_geometry import (
+    FREED,
+    GRID,
+    NEVER,
+    SOURCES,
+    STEPS,
+    ComputedGridSampleGeometry,
+)
 from .computed_points import (
-    ADD,
     CAST_BFLOAT16,
     CAST_FLOAT16,
     CLIP,
@@ -54,7 +62,6 @@ from .computed_points import (
     LINE,
     LOAD,
     MIN,
-    MUL,
     NEG,
     OPERATIONS,
     ROWS,
@@ -69,12 +76,14 @@ if TYPE_CHECKING:
     from ..kernels.types import AttributeTuple, OutputSizes, Sizes, Vector
     from .computed_geometry import StoredSource, StoredValue
 
-INPUTS = MAX_INPUTS - 1  # of sources
-RANK = 8  # of an input, at most
-N, D, H, W = range(-4, 0)  # in the index of a source
-STRIPE = 4096  # points for which the program is run at a time, at most, and a block more
-STRIPES = 8  # at least, where they are not smaller than a block: threads get equal shares
-LARGEST = 8  # bytes of a value's number
+INPUTS = MAX_INPUTS - 1  # the most inputs after X
+RANK = 8  # the most axes of such an input
+N, D, H, W = range(-4, 0)  # indices of a source that run along an axis of the output
+# The most points for which the program is run at a time; a block more if rows are short.
+MOST_POINTS = 4096
+# The least stripes of all images, if they have a block each: threads get equal shares.
+LEAST_STRIPES = 8
+LARGEST = 8  # bytes of the largest number, a float64
 
 
 class Source(NamedTuple):
@@ -83,8 +92,8 @@ class Source(NamedTuple):
     rewriting/programs.py has names for some numbers.
     """
 
-    input: Any  # position of the input after X
-    positions: Sequence[Any]  # for each axis of the input, a position or N, D, H or W
+    input: Any  # number of the input, 0 for the first one after X
+    indices: Sequence[Any]  # for each axis of the input, an element's index, or N, D, H or W
 
 
 class Step(NamedTuple):
@@ -94,7 +103,7 @@ class Step(NamedTuple):
     """
 
     operation: Any  # number of one of the OPERATIONS
-    operands: Sizes  # positions of three values; unused ones are 0
+    operands: Sizes  # numbers of three values; unused ones are 0
 
 
 def program(
@@ -102,38 +111,62 @@ def program(
     steps: Mapping[Any, Sequence[Any]],
     coordinates: Iterable[Any],
 ) -> dict[str, list[int]]:
-    """Return the attributes for a program with named values; names are any dict keys.
+    """Return the attributes of ComputedGridSample for a program with named values.
 
-    sources      {name: (position of the input, *index)}, with positions or "n", "d", "h", "w" in
-                 the index
-    steps        {name: (operation, *names of its operands)}
-    coordinates  names
+    Parameters
+    ----------
+    sources : mapping
+        ``{name: (input, *index)}``: the number of an input after X, from 0 on,
+        and for each of its axes a position, or "n", "d", "h" or "w" for an axis of
+        the output. A name is any key of a dict.
+    steps : mapping
+        ``{name: (operation, *operands)}``: the name of an operation, such as
+        "Add", and the names of values before it.
+    coordinates : iterable
+        Names of the values x, y (and z).
+
+    Returns
+    -------
+    dict
+        {"sources": list of int, "steps": list of int, "coordinates": list of
+        int}. An empty list is left out.
+
+    Raises
+    ------
+    ValueError
+        There is no such operation.
+    KeyError
+        No source and no step has a name. The session refuses a program that breaks
+        another rule, by OpError.
     """
-    position = {name: k for k, name in enumerate((*sources, *steps))}
-    letters = {"n": N, "d": D, "h": H, "w": W}
-    attributes = {
-        "sources": [n for k, *index in sources.values()
-                    for n in (k, len(index), *(letters.get(i, i) for i in index))],
-        "steps": [n for operation, *operands in steps.values()
-                  for n in (OPERATIONS.index(operation),
-                      *([*map(position.get, operands), 0, 0][:3]))],
-        "coordinates": [*map(position.get, coordinates)],
-    }  # fmt: skip
-    return {name: numbers for name, numbers in attributes.items() if numbers}
+    numbers = {name: k for k, name in enumerate((*sources, *steps))}
+    axes = {"n": N, "d": D, "h": H, "w": W}
+    attributes: dict[str, list[int]] = {
+        "sources": [],
+        "steps": [],
+        "coordinates": [numbers[name] for name in coordinates],
+    }
+    for number, *indices in sources.values():
+        attributes["sources"] += number, len(indices), *(axes.get(i, i) for i in indices)
+    for operation, *names in steps.values():
+        operands = [numbers[name] for name in names]
+        unused = [0] * (3 - len(operands))
+        attributes["steps"] += OPERATIONS.index(operation), *operands, *unused
+    return {name: values for name, values in attributes.items() if values}
 
 
 @jitable
-def source_at(sources: Sizes, k: int) -> tuple[Source, int]:
-    """Read the source at position k of the attribute `sources`; return it and the position after
-    it.
+def source_at(sources: Sizes, offset: int) -> tuple[Source, int]:
+    """Read a source from the attribute `sources`; return it and the offset after it.
 
-    The index is empty if the attribute ends within the source.
+    It has no indices if the attribute ends within the source.
     """
-    rank = sources[k + 1] if k + 1 < len(sources) else 0
-    end = k + 2 + rank
-    if not k + 2 < end <= len(sources):
-        end = k + 2
-    return Source(sources[k], sources[k + 2 : end]), end
+    begin = offset + 2
+    rank = sources[offset + 1] if begin <= len(sources) else 0
+    end = begin + rank
+    if not begin < end <= len(sources):
+        end = begin
+    return Source(sources[offset], sources[begin:end]), end
 
 
 @jitable
@@ -144,12 +177,18 @@ def step_at(steps: Sizes, k: int) -> Step:
 
 @jitable
 def operand_count(operation: int) -> int:
-    """Return the number of operands of an operation."""
+    """Return the number of operands of an operation.
+
+    In OPERATIONS, those with as many operands are neighbours: 2 from Add on, 1 from Neg on, 2 from
+    Min on, 3 from Clip on, and 1 from CastFloat16 on, also for COPY.
+    """
     if operation == LOAD:
         return 0
+    if operation >= CAST_FLOAT16 or NEG <= operation < MIN:
+        return 1
     if operation >= CLIP:
-        return 1 if operation >= CAST_FLOAT16 else 3
-    return 1 if NEG <= operation < MIN else 2
+        return 3
+    return 2
 
 
 @jitable
@@ -159,21 +198,20 @@ def check_program(attributes: AttributeTuple) -> int:
     steps = attributes.steps
     coordinates = attributes.coordinates
     count = 0
-    k = 0
-    axes = len(coordinates)
-    while k < len(sources):
-        source, end = source_at(sources, k)
-        rank = len(source.positions)
+    offset = 0
+    while offset < len(sources):
+        source, end = source_at(sources, offset)
+        rank = len(source.indices)
         require(0 <= source.input < INPUTS and 1 <= rank <= RANK, "{sources}", sources,
                 "must be, for each source, the position of an input, its rank, and an index of "
                 "that length; wrong from "
-                "position", k)  # fmt: skip
-        for a, position in enumerate(source.positions):
-            require(position >= N and (position != D or axes == 3), "{sources}", sources,
+                "position", offset)  # fmt: skip
+        for a, index in enumerate(source.indices):
+            require(index >= N and (index != D or len(coordinates) == 3), "{sources}", sources,
                     "must have positions, or -4, -2, -1 (and -3 in volumes) for axes; wrong at "
                     "position",
                     end - rank + a)  # fmt: skip
-        k = end
+        offset = end
         count += 1
     require(count <= SOURCES, "number of {sources}", count, "must be at most", SOURCES)
     check_steps(steps, count)
@@ -203,13 +241,12 @@ def check_steps(steps: Sizes, count: int) -> None:
 def shape(
     attributes: AttributeTuple, inputs: tuple[Sizes, ...], outputs: tuple[OutputSizes, ...]
 ) -> int:
+    """State the output's shape: images and channels of X, and the sizes along its sources."""
     (y,) = outputs
     x = inputs[0]
     sources = attributes.sources
     axes = len(attributes.coordinates)
-    k = 0
-    y[0] = UNKNOWN
-    y[1] = UNKNOWN
+    y[0] = y[1] = UNKNOWN
     if axes == 0:  # the attributes are unknown
         return len(x) if len(x) > 0 else UNKNOWN
     check_program(attributes)
@@ -218,20 +255,24 @@ def shape(
         y[1] = x[1]
     for i in range(axes):
         y[2 + i] = 1
-    while k < len(sources):
-        source, k = source_at(sources, k)
+    offset = 0
+    while offset < len(sources):
+        source, offset = source_at(sources, offset)
         sizes = inputs[1 + source.input]
-        for a, position in enumerate(source.positions):
-            axis = position + axes  # of the output's image
-            if position < 0 <= axis:
-                size = sizes[a] if len(sizes) == len(source.positions) else UNKNOWN
-                y[2 + axis] = broadcast_size(y[2 + axis], size)
+        for a, index in enumerate(source.indices):
+            if -axes <= index < 0:
+                size = sizes[a] if len(sizes) == len(source.indices) else UNKNOWN
+                axis = axes + 2 + index
+                y[axis] = broadcast_size(y[axis], size)
     return axes + 2
 
 
 @jitable
 def broadcast_size(a: int, b: int) -> int:
-    """Broadcast two dimensions, which may be unknown."""
+    """Broadcast two dimensions.
+
+    Negative ones are unknown: -1, or below that a number that stands for a dimension's name.
+    """
     if a == b or b == 1:
         return a
     if a == 1 or b >= 0:
@@ -247,7 +288,6 @@ def plan(
     g: ComputedGridSampleGeometry,
 ) -> None:
     x = inputs[0]
-    (y,) = outputs
     axes = len(attributes.coordinates)
     require(
         len(x) == axes + 2,
@@ -257,32 +297,30 @@ def plan(
         axes,
     )
     count = check_program(attributes)
-    turned = grid_sample.plan_samples(attributes, grid_sample.mode_of(attributes), x, y, g)
+    turned = grid_sample.plan_samples(attributes, grid_sample.mode_of(attributes), x, outputs[0], g)
     g.pixels = attributes.pixels
     cut_stripes(g)
     find_sources(attributes, inputs, turned, g)
     order_values(attributes, count, g)
-    g.of_points = LINE + (LARGEST * g.room + LINE - 1) // LINE * LINE
+    g.of_points = LINE + pieces(LARGEST * g.room, LINE) * LINE
     g.workspace += g.of_points
 
 
 @jitable
 def cut_stripes(g: ComputedGridSampleGeometry) -> None:
-    """Cut the output into stripes of whole rows, or of as large parts of one. g.rows: the most rows
-    of a stripe.
-
-    If points may be scattered, a stripe is as large as GridSample's span, because only points of
-    one stripe are read together.
-    """
-    most = max(STRIPE, g.span)
-    g.row = max(g.output[g.axes - 1], 1)
-    points = min(STRIPE, g.batch * g.points // STRIPES) // BLOCK * BLOCK + BLOCK
-    g.rows = max(1, min(max(points, g.span), g.points) // g.row)
-    g.stripe = g.rows * g.row
-    if g.row > most:
-        parts = (g.row + most - 1) // most
-        g.stripe = ((g.row + parts - 1) // parts + BLOCK - 1) // BLOCK * BLOCK
-    grid_sample.cut_tiles(g)
+    """Cut the output of an image into stripes of g.stripe points: g.rows rows, or a part of one."""
+    # Few enough points for LEAST_STRIPES, rounded up to whole blocks.
+    wanted = min(MOST_POINTS, g.batch * g.points // LEAST_STRIPES) // BLOCK * BLOCK + BLOCK
+    # GridSample reads scattered points by spans, and all points of a span are of one stripe.
+    wanted = min(max(wanted, g.span), g.points)
+    g.row_length = max(g.output[g.axes - 1], 1)
+    g.rows = max(1, wanted // g.row_length)
+    g.stripe = g.rows * g.row_length
+    longest = max(MOST_POINTS, g.span)
+    if g.row_length > longest:  # parts of a row, of similar size and of whole blocks
+        part = pieces(g.row_length, pieces(g.row_length, longest))
+        g.stripe = pieces(part, BLOCK) * BLOCK
+    grid_sample.cut_tiles(g)  # again: `plan_samples` has cut stripes for a given grid
 
 
 @jitable
@@ -295,18 +333,18 @@ def find_sources(
     """Check the sources' shapes, and fill in g.sources."""
     sources = attributes.sources
     s = 0
-    k = 0
-    while k < len(sources):
-        stated, k = source_at(sources, k)
+    offset = 0
+    while offset < len(sources):
+        stated, offset = source_at(sources, offset)
         shape = inputs[1 + stated.input]
-        require(len(shape) == len(stated.positions), "rank of an input", max(len(shape), 0),
+        require(len(shape) == len(stated.indices), "rank of an input", max(len(shape), 0),
                 "must be what {sources} says of the input at position", stated.input)  # fmt: skip
-        put_source(g.sources[s], stated, shape, turned, g)
+        describe_source(g.sources[s], stated, shape, turned, g)
         s += 1
 
 
 @jitable
-def put_source(
+def describe_source(
     source: StoredSource,
     stated: Source,
     shape: Sizes,
@@ -319,129 +357,154 @@ def put_source(
     source.pitches[:] = 0
     pitch = 1
     for a in range(len(shape) - 1, -1, -1):
-        position = stated.positions[a]
+        index = stated.indices[a]
         size = shape[a]
-        if position >= 0:
+        if index >= 0:
             rule = "must have the element that {sources} names,"
-            require(position < size, "shape of a source", shape, rule, position)
-            source.first += position * pitch
+            require(index < size, "shape of a source", shape, rule, index)
+            source.first += index * pitch
         else:
-            axis = 0 if position == N else 1 + (position + g.axes + turned) % g.axes
-            points = g.batch if axis == 0 else g.output[axis - 1]
+            axis = 0
+            points = g.batch
+            if index != N:
+                # `plan_samples` has moved `turned` axes of size 1 from the end to the front.
+                axis = 1 + (index + g.axes + turned) % g.axes
+                points = g.output[axis - 1]
             require(size == 1 or size == points, "shape of a source", shape,
                     "must be 1 or that of the others along each axis that they share; one of "
                     "them has",
                     points)  # fmt: skip
             if size != 1:
-                source.pitches[axis] += pitch
+                source.pitches[axis] += pitch  # a sum: a diagonal has an axis twice
         # Beyond the limit of a tensor's elements, which only empty tensors exceed.
         pitch = pitch * size if size <= ELEMENTS // max(pitch, 1) else ELEMENTS
 
 
 @jitable
-def order_values(attributes: AttributeTuple, count: int, g: ComputedGridSampleGeometry) -> None:
+def order_values(
+    attributes: AttributeTuple, source_count: int, g: ComputedGridSampleGeometry
+) -> None:
     """Determine the order of the needed values, and the place of each.
 
-    Values that are the same in all images come first, then those that are the same in all stripes
-    of an image, then the others. Among the last, values with a number for each point free their
-    places after their last use.
+    The first `source_count` values are sources. In the order, values that are the same in all
+    images come first, then those that are the same in all stripes of an image, then the others:
+    levels 0, 1 and 2.
     """
     coordinates = attributes.coordinates
-    axes = g.axes
+    value_count = source_count + len(attributes.steps) // 4
     last_level = 0
-    values = count + len(attributes.steps) // 4
-    for v in range(values):
-        put_value(v, attributes.steps, count, g)
-    for i in range(axes):
-        g.values[coordinates[i]].last = VALUES
-    for v in range(values - 1, -1, -1):
-        value = g.values[v]
-        last_level = max(last_level, value.level)
-        if value.last != UNKNOWN:
-            need_operands(value, v, g)
+    for v in range(value_count):
+        describe_value(v, attributes.steps, source_count, g)
+        last_level = max(last_level, g.values[v].level)
+    find_last_uses(coordinates, value_count, g)
     g.room = g.order_count = g.free = 0
-    for level in range(3):
-        if level == 1:
-            g.of_image = g.order_count
-        if level == 2:
-            g.of_stripe = g.order_count
-        for v in range(values):
-            value = g.values[v]
-            if value.last != UNKNOWN and value.level == level:
-                place_value(v, last_level, g)
-    for i in range(axes):
+    place_level(0, value_count, last_level, g)
+    g.of_image = g.order_count
+    place_level(1, value_count, last_level, g)
+    g.of_stripe = g.order_count
+    place_level(2, value_count, last_level, g)
+    place_coordinates(coordinates, value_count, last_level, g)
+
+
+@jitable
+def describe_value(v: int, steps: Sizes, source_count: int, g: ComputedGridSampleGeometry) -> None:
+    """Store the operation of value v, with its operands, its kind and its level.
+
+    The first `source_count` values are sources.
+    """
+    value = g.values[v]
+    value.last = NEVER
+    value.operation = LOAD
+    if v < source_count:
+        classify(value, g.sources[v].pitches, g)
+        return
+    step = step_at(steps, v - source_count)
+    value.operation = step.operation
+    value.kind = value.level = 0
+    for a in range(operand_count(step.operation)):  # unused operands stay 0
+        value.operands[a] = step.operands[a]
+        operand = g.values[step.operands[a]]
+        value.kind |= operand.kind
+        value.level = max(value.level, operand.level)
+
+
+@jitable
+def classify(value: StoredValue, pitches: Vector, g: ComputedGridSampleGeometry) -> None:
+    """Store the kind and the level of a source."""
+    along_rows = pitches[g.axes] > 0
+    across_rows = False
+    for axis in range(1, g.axes):
+        across_rows |= pitches[axis] > 0
+    value.kind = (VECTOR if along_rows else 0) | (ROWS if across_rows else 0)
+    # Variation along rows has no level: when the columns change, all values are computed again.
+    value.level = 1 if pitches[0] > 0 else 0
+    if across_rows and g.stripes > 1:
+        value.level = 2
+
+
+@jitable
+def find_last_uses(coordinates: Sizes, value_count: int, g: ComputedGridSampleGeometry) -> None:
+    """Store which needed value reads each value last.
+
+    Values come after their operands. So when a value's turn comes, all that read it are known.
+    """
+    for v in coordinates:
+        g.values[v].last = GRID
+    for v in range(value_count - 1, -1, -1):
+        value = g.values[v]
+        if value.last != NEVER:
+            for a in range(operand_count(value.operation)):
+                operand = g.values[value.operands[a]]
+                operand.last = max(operand.last, v)
+
+
+@jitable
+def place_level(
+    level: int, value_count: int, last_level: int, g: ComputedGridSampleGeometry
+) -> None:
+    """Place the needed values of a level."""
+    for v in range(value_count):
+        value = g.values[v]
+        if value.last != NEVER and value.level == level:
+            place_value(v, last_level, g)
+
+
+@jitable
+def place_coordinates(
+    coordinates: Sizes, value_count: int, last_level: int, g: ComputedGridSampleGeometry
+) -> None:
+    """Store where GridSample reads the coordinates.
+
+    It reads a number for each point: a value that has fewer is copied.
+    """
+    for i in range(g.axes):
         v = coordinates[i]
         if g.values[v].kind != FULL:
-            copy = g.values[values + i]
+            copy = g.values[value_count + i]
             copy.kind = FULL
             copy.level = 2
-            copy.last = VALUES
             copy.operation = COPY
             copy.operands[0] = v
-            v = values + i
-            place_value(v, 2, g)
+            v = value_count + i
+            place_value(v, last_level, g)
         g.coordinates[i] = g.values[v].place
-    for i in range(axes, 3):
+    for i in range(g.axes, 3):
         g.coordinates[i] = g.coordinates[0]
 
 
 @jitable
-def put_value(v: int, steps: Sizes, count: int, g: ComputedGridSampleGeometry) -> None:
-    """Store the operation of a value, with its operands, and its kind and level.
-
-    The first `count` are sources.
-    """
-    value = g.values[v]
-    value.operation = LOAD
-    value.kind = 0
-    value.level = 0
-    value.last = UNKNOWN
-    if v < count:
-        put_kind(value, g.sources[v].pitches, g)
-        return
-    step = step_at(steps, v - count)
-    value.operation = step.operation
-    for a in range(3):
-        value.operands[a] = step.operands[a]
-    for a in range(operand_count(step.operation)):
-        operand = g.values[step.operands[a]]
-        value.kind |= operand.kind
-        value.level = max(value.level, operand.level)
-    # A number comes last.
-    if step.operation in (ADD, MUL) and not g.values[step.operands[0]].kind & VECTOR:
-        value.operands[0], value.operands[1] = step.operands[1], step.operands[0]
-
-
-@jitable
-def need_operands(value: StoredValue, v: int, g: ComputedGridSampleGeometry) -> None:
-    """Keep the operands of value v until it is computed."""
-    for a in range(operand_count(value.operation)):
-        operand = g.values[value.operands[a]]
-        operand.last = max(operand.last, v)
-
-
-@jitable
-def put_kind(value: StoredValue, pitches: Vector, g: ComputedGridSampleGeometry) -> None:
-    """Store the kind and the level of a source."""
-    for axis in range(g.axes + 1):
-        if pitches[axis] > 0:
-            if axis == g.axes:
-                value.kind |= VECTOR
-            elif axis > 0:
-                value.kind |= ROWS
-            if axis == 0:
-                value.level = max(value.level, 1)
-            elif axis < g.axes and g.stripes > 1:
-                value.level = 2
-
-
-@jitable
 def place_value(v: int, last_level: int, g: ComputedGridSampleGeometry) -> None:
-    """Have a value computed next, and find a place for it."""
+    """Have value v computed next, and find a place for its numbers.
+
+    First the result takes a place, then its operands free theirs: a result never overwrites an
+    operand. Only values of the last level, with a number for each point, share places. Values of
+    other levels are read again in later stripes.
+    """
     value = g.values[v]
     g.order[g.order_count] = v
     g.order_count += 1
-    if value.kind == FULL and value.level == last_level and g.free > 0:
+    # The level of a copy may be beyond the last one.
+    if value.kind == FULL and value.level >= last_level and g.free > 0:
         g.free -= 1
         value.place = g.places[g.free]
     else:
@@ -449,15 +512,15 @@ def place_value(v: int, last_level: int, g: ComputedGridSampleGeometry) -> None:
         if value.kind & VECTOR:  # begins at a whole vector
             g.room = whole(g.room)
             # A loop over whole vectors may read and write so many more.
-            count = count * min(g.stripe, g.row) + MOST_LANES
+            count = count * min(g.stripe, g.row_length) + MOST_LANES
         value.place = g.room
         g.room += count
     for a in range(operand_count(value.operation)):
         operand = g.values[value.operands[a]]
         if operand.last == v and operand.kind == FULL and operand.level == last_level:
-            g.places[g.free] = operand.place  # which others may take
+            g.places[g.free] = operand.place
             g.free += 1
-            operand.last = VALUES  # an operand may be there twice
+            operand.last = FREED  # not again if the operation takes it twice
 
 
 def reference(
@@ -472,10 +535,10 @@ def reference(
     axes = len(coordinates)
     values: list[np.ndarray] = []
     steps = steps or ()
-    k = 0
-    while k < len(sources):
-        source, k = source_at(sources, k)
-        values.append(source_of(inputs[source.input], source.positions, axes))
+    offset = 0
+    while offset < len(sources):
+        source, offset = source_at(sources, offset)
+        values.append(source_of(inputs[source.input], source.indices, axes))
     with np.errstate(all="ignore"):
         for k in range(len(steps) // 4):
             step = step_at(steps, k)
@@ -486,19 +549,22 @@ def reference(
     return grid_sample.reference(image, grid, **sampling)
 
 
-def source_of(array: np.ndarray, index: Sizes, axes: int) -> np.ndarray:
-    """Return the elements of an array at an index, as an array [n, (d,) h, w]; an axis may be there
-    several times.
+def source_of(array: np.ndarray, indices: Sizes, axes: int) -> np.ndarray:
+    """Return the elements of an input that are a source, as an array [n, (d,) h, w].
+
+    Several axes of the input may run along the same one: the source is a diagonal.
     """
-    names = "ndhw"
-    picked = array[tuple(at if at >= 0 else slice(None) for at in index)]
-    letters = [names[at] for at in index if at < 0]
-    kept = [axis for axis in (names if axes == 3 else "nhw") if axis in letters]
-    pairs = [*zip(letters, picked.shape, strict=True)]
-    size = {axis: next((s for letter, s in pairs if letter == axis and s != 1), 1) for axis in kept}
-    picked = np.broadcast_to(picked, [size[letter] for letter in letters])
+    names = "ndhw" if axes == 3 else "nhw"
+    picked = array[tuple(i if i >= 0 else slice(None) for i in indices)]
+    letters = ["ndhw"[i] for i in indices if i < 0]
+    sizes = dict.fromkeys(names, 1)
+    for letter, size in zip(letters, picked.shape, strict=True):
+        if size != 1:
+            sizes[letter] = size
+    picked = np.broadcast_to(picked, [sizes[letter] for letter in letters])
+    kept = [letter for letter in names if letter in letters]
     diagonal = np.einsum(f"{''.join(letters)}->{''.join(kept)}", picked)
-    return diagonal.reshape([size.get(axis, 1) for axis in (names if axes == 3 else "nhw")])
+    return diagonal.reshape([*sizes.values()])
 
 
 def cast(a: np.ndarray, name: str) -> np.ndarray:

@@ -89,11 +89,11 @@ def forget_values(workspace: Workspace) -> None:
 @jitable
 def stripe_of(k: int, g: GridSampleGeometry) -> tuple[Point, Point]:
     """Return the first point of the output's stripe k, and the one after its last."""
-    if g.stripe >= g.row:
+    if g.stripe >= g.row_length:
         return k * g.stripe, min((k + 1) * g.stripe, g.points)
-    count = (g.row + g.stripe - 1) // g.stripe  # of a row
-    begin = k // count * g.row
-    return begin + k % count * g.stripe, begin + min((k % count + 1) * g.stripe, g.row)
+    count = (g.row_length + g.stripe - 1) // g.stripe  # of a row
+    begin = k // count * g.row_length
+    return begin + k % count * g.stripe, begin + min((k % count + 1) * g.stripe, g.row_length)
 
 
 @jitable
@@ -104,9 +104,9 @@ def compute_values(
     begin, end = stripe_of(stripe, g)
     done = integers_in(workspace, 0, 3)
     values = elements_in(workspace, LINE, g.room, sources[0])
-    row = begin // g.row
-    column = begin % g.row
-    columns = min(g.row, end - begin)
+    row = begin // g.row_length
+    column = begin % g.row_length
+    columns = min(g.row_length, end - begin)
     rows = (end - begin) // columns
     first = g.order_count
     if done[0] != column:

@@ -47,7 +47,7 @@ class GridSampleGeometry(Geometry):
     axes: int  # of an image without batch and channels: 2 or 3
     points: int  # that are read from each image: pixels of its output
     units: int  # of work
-    row: int  # points of a row of the output; all points of an image if there is a grid
+    row_length: int  # points of a row of the output; all points of an image if there is a grid
     stripe: int  # points of a stripe: whole rows, or a part of one
     stripes: int  # of each image
     span: int  # points with places and weights in the workspace, at most

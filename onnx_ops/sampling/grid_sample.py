@@ -187,7 +187,7 @@ def plan_samples(
     g.pixels = 0
     g.span = span_of(g, TAPS[mode])
     # there is one row of blocks
-    g.row = points
+    g.row_length = points
     g.stripe = g.span
     g.of_points = 0
     g.workspace = kernels.workspace_size(axes, TAPS[mode], g.span)
@@ -231,8 +231,8 @@ def cut_tiles(g: GridSampleGeometry) -> None:
     Tiles have some units.
     """
     g.stripes = (g.points + g.stripe - 1) // g.stripe
-    if g.stripe < g.row:
-        g.stripes = g.points // g.row * ((g.row + g.stripe - 1) // g.stripe)
+    if g.stripe < g.row_length:
+        g.stripes = g.points // g.row_length * ((g.row_length + g.stripe - 1) // g.stripe)
     g.units = 0
     g.parts = 1
     g.part = g.channels

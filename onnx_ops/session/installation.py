@@ -72,6 +72,11 @@ def install(*, optimize: bool = False, operators: Iterable[Declared] = ()) -> Ex
         A context that ends the effect at its end. Its method `close` does so,
         too. Sessions that exist stay as they are.
 
+    Raises
+    ------
+    OpError
+        An operator is none.
+
     See Also
     --------
     InferenceSession : For programs that can be changed.

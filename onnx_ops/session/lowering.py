@@ -33,7 +33,8 @@ from ..model.files import EXTENSIONS, REPLACING, lowered_name
 from ..model.nodes import declared, in_its_versions, inlined, model_nodes, subgraphs, used_names
 from ..model.schemas import node_attribute, register_schemas
 from ..registry import KEYS, available, is_built_in
-from ..rewriting.graph import Graph, Model
+from ..rewriting.graph import Graph
+from ..rewriting.models import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -88,8 +88,8 @@ def get_library_path() -> str:
 
     It registers the operators of all domains except com.microsoft and custom,
     for the reasons that `register` states. A GridSample of com.microsoft then
-    runs ONNX Runtime's built-in kernel, without a warning. In an installation from source,
-    only the process that calls this function can use the library.
+    runs ONNX Runtime's built-in kernel, without a warning. In an installation
+    from source, only the process that calls this function can use the library.
 
     Returns
     -------

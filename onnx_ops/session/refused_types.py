@@ -16,7 +16,8 @@ from ..declaration.calls import signature_of
 from ..declaration.errors import OpError, errors_of
 from ..model.external_data import opened
 from ..model.nodes import declared, in_its_versions
-from ..rewriting.graph import Model
+from ..rewriting.graph import graphs_of
+from ..rewriting.models import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +61,7 @@ def _nodes_and_types(
     assert source is not None
     model, path = opened(source)
     operators = in_its_versions(operators, model)
-    for graph in Model(model, path, operators, runs_nodes=False).graphs():
+    for graph in graphs_of(Model(model, path, operators, runs_nodes=False)):
         for node in graph.owner.node:
             operator = declared(node, operators)
             if operator and has_inputs(operator, node):

@@ -1,4 +1,4 @@
-"""Run the service of docs/deployment.md under load for long: right results, flat memory, no request
+"""Run the service of docs/service.md under load for long: right results, flat memory, no request
 lost.
 
 Eight clients send requests, good ones and hostile ones, to one or several processes, in which

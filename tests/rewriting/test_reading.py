@@ -31,8 +31,11 @@ from support.written import (
     written_in_place,
 )
 
-from onnx_ops.rewriting.graph import Model
-from onnx_ops.rewriting.reading import TABLE
+import onnx_ops
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.models import Model
+from onnx_ops.rewriting.reading import TABLE, reader_of
+from onnx_ops.rewriting.reading.affine import number
 from onnx_ops.rewriting.reading.reader import Reader, Result, Rule, Site
 
 pytestmark = pytest.mark.any_library
@@ -101,7 +104,7 @@ MISTAKES = {
 def test_a_rule_with_a_mistake_is_seen(name: str) -> None:
     k, rule = MISTAKES[name]
     proto = model_of(LINES[name][k], False)
-    reader = Reader(next(Model(proto).graphs()), {**TABLE, name: rule})
+    reader = Reader(next(graphs_of(Model(proto))), {**TABLE, name: rule})
     with pytest.raises(AssertionError, match=name):
         compared(proto, inputs_of(proto), reader=reader)
 
@@ -129,6 +132,8 @@ CAREFUL = {
     "an axis of open size that may be 1": line(
         "Add", node("Slice", "x", [0], [1], [0]), "x", is_open=False
     ),
+    "sequences of other lengths": line("ReverseSequence", "x", [3, 6], time_axis=1, batch_axis=0),
+    "sequences that all end early": line("ReverseSequence", "x", [1] * 6),
     "a scatter at one place twice": line("ScatterND", "x", [[0], [0]], "z"),
     "a row of blocks in another row": line("Reshape", "x", [4, 6, 5, 2]),
     "a stack of sums, added up": line(
@@ -284,3 +289,15 @@ def test_cases_of_onnx(name: str) -> None:
             except Exception:  # of versions and types that ONNX Runtime doesn't have
                 continue
             compared(proto, fed)
+
+
+def test_an_index_outside_of_a_constant() -> None:
+    """Which a session refuses: it is an element, not an exception."""
+    proto = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 18]> g (float[3] x) => (float[1] y) '
+        "<int64[2] table = {0, 1}, int64[1] outside = {-255}> "
+        "{ index = Gather(table, outside) y = Gather(x, index) }"
+    )
+    form = reader_of(next(graphs_of(Model(proto)))).whole("index")
+    assert (form.root, form.index) == ("table", (number(-253),))
+    assert onnx_ops.optimize(proto) == proto

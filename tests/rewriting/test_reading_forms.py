@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from support.written import Writer
 
-from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.affine import (
     Array,
@@ -52,7 +53,7 @@ def new_reader() -> Reader:
     w = Writer()
     inputs = {name: ("float32", [*array.shape]) for name, array in DATA.items()}
     proto = w.model(inputs, (w.add("Add", "x", "x"), "float32", None))
-    return reader_of(next(Model(proto).graphs()))
+    return reader_of(next(graphs_of(Model(proto))))
 
 
 def evaluated(reader: Reader, form: Form) -> Array:

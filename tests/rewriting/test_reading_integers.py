@@ -27,7 +27,8 @@ from support.rewriting_cases import INTEGERS
 from support.selection import long_unless
 from support.written import Writer, feeds
 
-from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.affine import Array, Dimension, Position, Unknown, number
 from onnx_ops.rewriting.reading.evaluation import Evaluation, looked_up
@@ -42,7 +43,7 @@ FEW = [long_unless(seed < 1, seed) for seed in range(4)]
 
 
 def main_reader(proto: onnx.ModelProto) -> Reader:
-    return reader_of(next(Model(proto).graphs()))
+    return reader_of(next(graphs_of(Model(proto))))
 
 
 def whole(reader: Reader, name: str) -> Position | None:
@@ -373,13 +374,13 @@ def test_values_of_graphs_around() -> None:
             "Slice", "turned", w.constant([1]), w.constant([3]), w.constant([0]), name="part"
         )
     )
-    branch = next(graph for graph in Model(proto).graphs() if graph.title.endswith("branch"))
+    branch = next(graph for graph in graphs_of(Model(proto)) if graph.title.endswith("branch"))
     form = reader_of(branch).whole("part")
     rows, columns = axes_of((2, 3))
     assert isinstance(form, Element)
     assert (form.root, form.index) == ("x", (columns, rows + number(1)))
     proto = in_branch(lambda w: w.add("Reshape", "turned", "sizes", name="part"))
-    branch = next(graph for graph in Model(proto).graphs() if graph.title.endswith("branch"))
+    branch = next(graph for graph in graphs_of(Model(proto)) if graph.title.endswith("branch"))
     assert reader_of(branch).shape("part") == (3, 4)
     assert "turned" not in compared(proto, {**feeds(proto), "flag": np.array(True)}).roots
 
@@ -396,7 +397,7 @@ def test_a_value_of_a_loop_is_another_one_in_each_turn() -> None:
         }> (turns, go, x)
     }"""
     proto = onnx.parser.parse_model(text)
-    _, body = Model(proto).graphs()
+    _, body = graphs_of(Model(proto))
     reader = reader_of(body)
     forms = reader.forms
     element = forms.element("v", axes_of(reader.shape("v")))
@@ -411,7 +412,7 @@ def test_a_declared_operator_is_no_other() -> None:
     proto = w.model({"x": ("float32", [3, 4])}, (w.add("Transpose", "x"), "float32", None))
     model = Model(proto)
     model.custom = {("", "Transpose")}
-    form = reader_of(next(model.graphs())).whole("transpose_0")
+    form = reader_of(next(graphs_of(model))).whole("transpose_0")
     assert isinstance(form, Element)
     assert form.root == "transpose_0"
 

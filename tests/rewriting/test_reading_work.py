@@ -14,7 +14,8 @@ from support.growth import MOST_STEPS
 from support.reading import compared
 from support.written import Writer, feeds
 
-from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.forms import Element, Exhausted
 from onnx_ops.rewriting.reading.reader import AT_LEAST, PER_NODE
@@ -163,7 +164,7 @@ def model_of(add: Adder, count: int) -> onnx.ModelProto:
 
 def work(proto: onnx.ModelProto) -> tuple[int, int]:
     """Return (steps, forms) that reading the outputs of a model and of its subgraphs takes."""
-    graphs = [*Model(proto).graphs()]
+    graphs = [*graphs_of(Model(proto))]
     budget = graphs[0].reader.budget
     steps = forms = 0
     for graph in graphs:
@@ -194,7 +195,7 @@ def test_writes_in_place_take_few_steps() -> None:
 def test_reading_stops() -> None:
     """A model that is made to be hard takes no longer than others."""
     proto = model_of(turned, 400)
-    reader = reader_of(next(Model(proto).graphs()))
+    reader = reader_of(next(graphs_of(Model(proto))))
     names = [node.output[0] for node in reversed(proto.graph.node)]
     with pytest.raises(Exhausted):
         [reader.whole(name) for name in names]
@@ -205,7 +206,7 @@ def test_graphs_share_what_reading_may_take() -> None:
     graph may.
     """
     proto = model_of(beside, 200)
-    graphs = [*Model(proto).graphs()]
+    graphs = [*graphs_of(Model(proto))]
     nodes = sum(len(graph.owner.node) for graph in graphs)
     readers = [graph.reader for graph in graphs]
     budget = readers[0].budget
@@ -221,7 +222,7 @@ def test_graphs_share_what_reading_may_take() -> None:
 def test_long_chains_are_read_in_parts() -> None:
     """Python's stack isn't used up. A value deep inside is read when it is asked for."""
     proto = model_of(chained, 1000)
-    reader = reader_of(next(Model(proto).graphs()))
+    reader = reader_of(next(graphs_of(Model(proto))))
     for node in reversed(proto.graph.node):
         form = reader.whole(node.output[0])
         assert not (isinstance(form, Element) and form.root == node.output[0])

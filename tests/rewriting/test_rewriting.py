@@ -31,6 +31,7 @@ from support.written import (
     Writer,
     affine_grid,
     attention,
+    convolved,
     feeds,
     frames,
     in_a_function,
@@ -40,8 +41,11 @@ from support.written import (
 
 import onnx_ops
 from onnx_ops.declaration import dtypes
+from onnx_ops.model import external_data
 from onnx_ops.native import library
-from onnx_ops.rewriting import folding, graph, rewritten
+from onnx_ops.rewriting import folding, rewritten
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.models import Model
 
 pytestmark = pytest.mark.any_library
 
@@ -285,6 +289,58 @@ def test_no_frames(name):
     proto, expected = NO_FRAMES[name]
     reasons = near_miss(proto)
     assert reasons == [] if expected is None else expected in reasons[0]
+
+
+PLANE = {"image": (7, 8), "kernel": (3, 2)}
+CONVOLVED = {  # {name: (arguments of `convolved`, the nodes that are left)}
+    "a row": ({}, ["Im2Col"]),
+    "strides": ({"strides": [2]}, ["Im2Col"]),
+    "dilations and pads": ({"dilations": [2], "pads": [2, 1]}, ["Im2Col"]),
+    "no pads by their name": ({"auto_pad": "VALID", "strides": [3]}, ["Im2Col"]),
+    "two axes": (PLANE | {"strides": [2, 1], "pads": [1, 0, 0, 2]}, ["Im2Col", "Reshape"]),
+    "three axes": ({"image": (4, 5, 6), "kernel": (2, 3, 2)}, ["Im2Col", "Reshape"]),
+    "positions before channels": (
+        {"weights": lambda k: k.reshape(3, 3, 3, 3).swapaxes(0, 1).reshape(9, 3, 3)},
+        ["Im2Col", "Reshape", "Transpose", "Reshape"],
+    ),
+    "an open length": ({"is_open": True, "pads": [1, 0]}, ["Im2Col"]),
+    "groups": ({"groups": True, "strides": [2], "dilations": [2], "pads": [0, 3]}, ["Im2Col"]),
+    "groups, two axes": (PLANE | {"groups": True}, ["Im2Col", "Reshape"]),
+    "groups, an open length": ({"groups": True, "is_open": True, "pads": [1, 1]}, ["Im2Col"]),
+}  # fmt: skip
+NOT_CONVOLVED = {
+    "weights of 2": {"weights": lambda k: 2 * k},
+    "one weight of 2": {"weights": lambda k: np.where(k.cumsum().reshape(k.shape) == 4, 2 * k, k)},
+    "two weights of a kernel": {"weights": lambda k: k + np.roll(k, 1, axis=2)},
+    "any weights": {"weights": lambda k: k + 0.5},
+    "a kernel less": {"weights": lambda k: k[:6]},
+    "kernels in no order": {"weights": lambda k: k[[0, 1, 2, 4, 3, 5, 6, 7, 8]]},
+    "a kernel twice": {"weights": lambda k: k[[0, 1, 2, 3, 3, 5, 6, 7, 8]]},
+    "a bias": {"bias": [np.ones(9)]},
+    "pads that ONNX Runtime chooses": {"auto_pad": "SAME_UPPER"},
+    "one position": {"kernel": (1,)},
+    "each group at positions of its own": {
+        "groups": True, "weights": lambda k: np.concatenate([k[:3], k[[1, 2, 0]], k[6:]])},
+    "groups, any weights": {"groups": True, "weights": lambda k: k + 0.5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVOLVED)
+def test_unfold_by_convolution(name):
+    edits, expected = CONVOLVED[name]
+    nodes, (finding,) = compare(convolved(**edits), {"n": 2, "length": 9})
+    assert (nodes, finding.operator, finding.untried) == (expected, "Im2Col", None)
+
+
+@pytest.mark.parametrize("name", NOT_CONVOLVED)
+def test_no_unfold_by_convolution(name):
+    assert near_miss(convolved(**NOT_CONVOLVED[name])) == []
+
+
+def test_other_convolutions_are_no_near_misses():
+    """Nor is it said why they stay."""
+    proto = convolved((2**16,), groups=True, weights=lambda k: k + 0.5)
+    assert rewritten(proto, runs_nodes=False)[1] == []
 
 
 def test_embeddings_are_no_frames():
@@ -559,7 +615,7 @@ def test_large_constants_are_not_computed(monkeypatch):
     computed = []
     run = folding.run_reference
     monkeypatch.setattr(folding, "LARGEST", 4 * 100**2 * folding.REFERENCE)
-    monkeypatch.setattr(graph, "LARGEST", 4 * 100**2)
+    monkeypatch.setattr(folding, "LARGEST", 4 * 100**2)
     monkeypatch.setattr(
         folding, "run_reference", lambda *arguments: computed.append(1) or run(*arguments)
     )
@@ -630,7 +686,7 @@ def test_few_bytes_are_not_computed_for_long(name, monkeypatch):
     monkeypatch.setattr(
         folding, "run_onnx_runtime", lambda proto, *_: run.append(proto.graph.node[0].op_type)
     )
-    (main,) = graph.Model(GREEDY[name]).graphs()
+    (main,) = graphs_of(Model(GREEDY[name]))
     assert all(main.folded(node.output[0]) is None for node in GREEDY[name].graph.node)
     assert {*run} <= {"Unique"}
 
@@ -639,7 +695,7 @@ def test_the_last_import_of_a_domain_counts():
     """So it does in ONNX Runtime."""
     proto = unfold(opset=18)
     proto.opset_import.insert(0, helper.make_opsetid("ai.onnx", 9))
-    (main,) = graph.Model(proto).graphs()
+    (main,) = graphs_of(Model(proto))
     assert main.opset == 18
 
 
@@ -716,9 +772,7 @@ def test_external_data_are_not_read_in_vain(is_large, tmp_path, monkeypatch):
     onnx.save(
         proto, tmp_path / "m.onnx", save_as_external_data=True, location="data", size_threshold=100
     )
-    monkeypatch.setattr(
-        graph.external_data, "read_data", lambda tensor, origin: read.append(tensor.name)
-    )
+    monkeypatch.setattr(external_data, "read_data", lambda tensor, origin: read.append(tensor.name))
     rewritten(onnx.load(tmp_path / "m.onnx", load_external_data=False), folder=tmp_path)
     assert not read
 

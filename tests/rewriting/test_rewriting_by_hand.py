@@ -14,7 +14,8 @@ from support.written import feeds
 import onnx_ops
 from onnx_ops.rewriting import rewritten, trial
 from onnx_ops.rewriting.finding import NearMiss
-from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.search import search
 
 # Cases with a dtype don't stand for others, since only the long run has them.
@@ -367,7 +368,7 @@ def test_deform_conv_beside_nodes_that_may_mean_something_else(name):
 def test_a_convolution_that_stays_leaves_the_version(monkeypatch):
     """The model imports a newer one only with the DeformConv."""
     model = Model(deform_conv(opset=17, bias=False))
-    (graph,) = model.graphs()
+    (graph,) = graphs_of(model)
 
     def refuse(*arguments):
         raise NearMiss("another result")

@@ -19,7 +19,8 @@ import onnx_ops
 from onnx_ops import OpError
 from onnx_ops.model.nodes import graphs_in, inlined
 from onnx_ops.rewriting import rewritten
-from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.patterns import grid_sample
 from onnx_ops.rewriting.reading.integers import integer_list
 from onnx_ops.rewriting.sizes import named, origins
@@ -241,7 +242,7 @@ def test_values_that_onnx_misreads(name):
             output.type.tensor_type.ClearField("shape")
     session = ort.InferenceSession(proto.SerializeToString(), quiet())
     (real,) = session.run(None, {"x": np.zeros((2, 3), np.float32)})
-    known = next(Model(proto).graphs()).type("r").shape
+    known = next(graphs_of(Model(proto))).type("r").shape
     assert known is None or len(known) == real.ndim
     assert all(
         size in (real.shape[k], None) for k, size in enumerate(known or ()) if isinstance(size, int)
@@ -277,7 +278,7 @@ def test_integers(name, size):
     proto = w.model({"x": ("float32", ["h"])}, (value, "int64", None))
     session = ort.InferenceSession(proto.SerializeToString(), quiet())
     (expected,) = session.run(None, {"x": np.zeros(size, np.float32)})
-    known = integer_list(next(Model(proto).graphs()), "value")
+    known = integer_list(next(graphs_of(Model(proto))), "value")
     if known is not None:
         assert known == expected.ravel().tolist()
     else:
@@ -305,9 +306,10 @@ def test_constants_that_no_node_can_make(name):
     script = """
         import sys
         from onnx import parser
-        from onnx_ops.rewriting.graph import Model
+        from onnx_ops.rewriting.graph import graphs_of
+        from onnx_ops.rewriting.models import Model
 
-        assert next(Model(parser.parse_model(sys.argv[1])).graphs()).folded("y") is None
+        assert next(graphs_of(Model(parser.parse_model(sys.argv[1])))).folded("y") is None
     """
     python(script, f"{text} {{ {DEADLY[name]} }}")
 
@@ -410,7 +412,7 @@ def test_shapes(name):
         opset,
     )
     del proto.graph.value_info[:]
-    graph = next(Model(proto).graphs())
+    graph = next(graphs_of(Model(proto)))
     known = graph.type(value).shape
     assert expected == (known and tuple(
         d if isinstance(d, int) else "n" if d == named("n") else None for d in known))  # fmt: skip
@@ -630,7 +632,7 @@ def test_open_sizes(k):
     value = add(w)
     proto = w.model({"x": ("float32", ["n", 4, "h", "w"])}, (value, "float32", None), 19)
     del proto.graph.value_info[:], proto.graph.output[0]
-    graph = next(Model(proto).graphs())
+    graph = next(graphs_of(Model(proto)))
     known = graph.type(value)
     proto.graph.output.append(helper.make_tensor_value_info(value, known.elements, None))
     if ORT_VERSION < (1, 21) and k == len(IN_WINDOWS) + 3:
@@ -679,7 +681,7 @@ def test_a_scale_that_float32_rounds(scale):
     w = Writer()
     w.add("Resize", "x", "", w.constant([1, 1, scale, 1], np.float32), name="y")
     proto = w.model({"x": ("float32", ["n", 4, "h", "w"])}, ("y", "float32", None))
-    assert [*origins(next(Model(proto).graphs()).type("y").shape[2])] == [("y", 2)]
+    assert [*origins(next(graphs_of(Model(proto))).type("y").shape[2])] == [("y", 2)]
 
 
 def test_one_of_very_many_parts():
@@ -689,7 +691,7 @@ def test_one_of_very_many_parts():
         w, "SplitToSequence", w.add("Expand", "x", w.constant([1, 2**50])), w.constant(3), axis=1
     )
     proto = w.model({"x": ("float32", [1, 1])}, (part, "float32", None))
-    assert next(Model(proto).graphs()).type(part).shape == (1, 3)
+    assert next(graphs_of(Model(proto))).type(part).shape == (1, 3)
 
 
 def test_a_division_that_ends_the_process(tmp_path):

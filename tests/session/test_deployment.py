@@ -1,5 +1,5 @@
-"""docs/deployment.md and cache.md are right: the service starts without compiling, its settings fit
-other CPUs.
+"""docs/service.md, deployment.md and cache.md are right: the service starts without compiling, its
+settings fit other CPUs.
 """
 
 import io
@@ -48,7 +48,8 @@ pytestmark = pytest.mark.compiler
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM there")
 MODEL = TESTS.parent / "models" / "exported" / "spatial_transformer" / "model.onnx"
-SETTINGS = dict(re.findall(r"^ENV (NUMBA_\w+)=(.*)$", PAGE.read_text(), re.MULTILINE))
+CONTAINER = PAGE.with_name("deployment.md").read_text()
+SETTINGS = dict(re.findall(r"^ENV (NUMBA_\w+)=(.*)$", CONTAINER, re.MULTILINE))
 
 
 @pytest.fixture

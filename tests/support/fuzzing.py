@@ -1073,7 +1073,7 @@ def verify(call, runners_by_name):
         has_outputs = name == "extensions" or (name == "native" and call.op_type in ROI_ALIGNS)
         if shape is None and has_outputs and "bfloat16" in call.dtypes:
             # It needs an output to bind, of a shape that a refused call hasn't: see
-            # docs/robustness.md.
+            # docs/limits.md.
             continue
         try:
             got = run(inputs, shape)

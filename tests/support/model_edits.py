@@ -161,6 +161,16 @@ def turn(draft, rng, name, array):
     return name
 
 
+@anew(lambda array: has_axes(array) and array.ndim > 1)
+def reverse(draft, rng, name, array):
+    """Turn sequences around: whole ones, or some of fewer elements."""
+    time = int(chance(rng))
+    size, count = array.shape[time], array.shape[1 - time]
+    lengths = np.full(count, size) if chance(rng, 0.8) else rng.integers(1, size + 1, count)
+    lengths = draft.constant(lengths)
+    return draft.add("ReverseSequence", name, lengths, time_axis=time, batch_axis=1 - time)
+
+
 @anew(has_axes)
 def transpose(draft, rng, name, array):
     order = rng.permutation(array.ndim)
@@ -955,8 +965,8 @@ def inliner(proto, rng):
 
 # One that stands twice is drawn twice as often.
 COMMON = (
-    gather, gather, cut_slice, turn, transpose, unsqueeze, squeeze, reshape, expand, split, double,
-    tile, identity,
+    gather, gather, cut_slice, turn, reverse, transpose, unsqueeze, squeeze, reshape, expand, split,
+    double, tile, identity,
     cast_and_back, wrap_around, compute, times_size, from_size, fold, other_value,
     larger_input, larger_input, name_dimension, name_dimension, name_by_formula, more_input,
     more_input,

@@ -209,6 +209,11 @@ LINES: dict[str, list[Line]] = {
         line("Slice", "x", [0], size_along(2), [2]),
         line("Slice", "x", starts=[1, 0], ends=[3, -1], axes=[1, 2], opset=9),
     ],
+    "ReverseSequence": [
+        line("ReverseSequence", "x", [6, 6], time_axis=1, batch_axis=0, is_open=False),
+        line("ReverseSequence", "x", node("Expand", size_along(0), [6])),
+        line("ReverseSequence", "x", node("Expand", 6, size_along(0)), time_axis=1, batch_axis=0),
+    ],
     "Split": [
         Line(part("Split", "x", [2, 1, 3], count=3, which=2, axis=1)),
         Line(part("Split", "x", [2, 4], count=2, which=1, axis=-3)),
@@ -424,6 +429,7 @@ LINES: dict[str, list[Line]] = {
     "Conv": [
         line("Conv", "x", one_hot(6, 3, 3), group=6, pads=[1, 1, 1, 1]),
         line("Conv", "x", one_hot(6, 2, 3), group=6, strides=[2, 1], dilations=[2, 1]),
+        line("Conv", "x", np.eye(36).reshape(36, 6, 3, 2), auto_pad="VALID"),
     ],
     "ConvTranspose": [
         line("ConvTranspose", "x", one_hot(1, 3, 2), strides=[2, 1], pads=[1, 0, 0, 0]),

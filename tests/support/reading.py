@@ -11,7 +11,8 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 import onnx_ops
-from onnx_ops.rewriting.graph import Model
+from onnx_ops.rewriting.graph import graphs_of
+from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.reading import reader_of
 from onnx_ops.rewriting.reading.affine import Array, Unknown
 from onnx_ops.rewriting.reading.evaluation import MOST_TERMS, Evaluation, looked_up
@@ -91,7 +92,7 @@ def compared(
     """Assert that the forms of a model's values are what ONNX Runtime computes, at random elements
     of each.
     """
-    reader = reader or reader_of(next(Model(proto).graphs()))
+    reader = reader or reader_of(next(graphs_of(Model(proto))))
     values = values_of(proto, inputs)
     sizes = sizes_of(reader.graph, values)
     result = Comparison(reader, {}, set(), set())

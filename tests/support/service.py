@@ -1,4 +1,4 @@
-"""The service of docs/deployment.md in a process of its own, and its clients: requests good and
+"""The service of docs/service.md in a process of its own, and its clients: requests good and
 bad.
 """
 
@@ -24,7 +24,7 @@ from .pages import examples
 from .processes import TESTS
 from .processes import environment as of_processes
 
-PAGE = TESTS.parent / "docs" / "deployment.md"
+PAGE = TESTS.parent / "docs" / "service.md"
 SOURCE = "".join(examples(PAGE, "python"))
 START, STOP = (
     1800,

@@ -1,4 +1,4 @@
-"""The service of docs/deployment.md under load: right results, flat memory, no request lost.
+"""The service of docs/service.md under load: right results, flat memory, no request lost.
 
 Eight clients send requests, good ones and hostile ones, to one or several processes, in which
 sessions come and go. In the end SIGTERM stops them under load.

@@ -337,6 +337,27 @@ def frames(
     return w.model({"x": ("float32", dims)}, (y, "float32", None), 18)
 
 
+def convolved(
+    image=(9,), kernel=(3,), groups=False, weights=None, is_open=False, bias=(), **attributes
+):
+    """An unfold of "x" by a Conv, each of whose kernels has a single 1.
+
+    groups   whether each channel is a group, or kernels are of all channels
+    weights  a function of the kernels, [3 * positions, channels of a group, *kernel], that returns
+             others
+    """
+    w, count = Writer(), int(np.prod(kernel))
+    kernels = np.eye(3 * count).reshape(-1, 3, *kernel)
+    if groups:
+        kernels = np.tile(np.eye(count).reshape(-1, 1, *kernel), (3, *[1] * (1 + len(kernel))))
+        attributes["group"] = 3
+    kernels = weights(kernels) if weights else kernels
+    inputs = ["x", *(w.constant(a, "float32") for a in (kernels, *bias))]
+    y = w.add("Conv", *inputs, **attributes)
+    dims = ["n", 3, *("length", "w")[: len(image)]] if is_open else [2, 3, *image]
+    return w.model({"x": ("float32", dims)}, (y, "float32", None), 18)
+
+
 def coordinates(size, align_corners, dtype="float32"):
     """The base coordinates of an axis, as PyTorch computes them."""
     if align_corners:

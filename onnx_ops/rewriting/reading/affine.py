@@ -321,3 +321,25 @@ def _fitted_line(line: Array, variable: Variable) -> list[Term] | None:
         total += numbers // inner % count * step
         inner *= count
     return terms if np.array_equal(total, line) else None
+
+
+def from_the_start(position: Position, size: Dimension) -> Position:
+    """Return a position along an axis that may be counted from its end. Raises Unknown."""
+    if is_at_least(number(-1) - position):
+        return position + number(size)
+    if not is_at_least(position):
+        raise Unknown("the sign of an index")
+    return position
+
+
+def solve(position: Position, variable: Variable) -> Position | None:
+    """Return the position of a variable where `position` is 0: a number or one whole digit."""
+    own = [term for term in position.terms if term.variable == variable]
+    if len(own) != 1 or not own[0].is_whole or own[0].step not in (1, -1):
+        return None
+    rest = normal_position(
+        position.start, [term for term in position.terms if term.variable != variable]
+    )
+    solution = rest.times(-own[0].step)
+    has_steps = any(term.step != 1 for term in solution.terms)
+    return None if has_steps or len(solution.terms) > 1 else solution

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..once import once
 from .affine import (
     Array,
     Dimension,
@@ -18,13 +19,14 @@ from .affine import (
     Unknown,
     Variable,
     along,
-    is_at_least,
-    normal_position,
+    from_the_start,
     number,
+    solve,
     substituted,
     variables_of,
 )
 from .arithmetic import of_wholes
+from .conditions import always_holds, digit_apart, limit_of, never_holds
 from .forms import (
     CASTS,
     FORMULAS,
@@ -113,11 +115,13 @@ class Forms:
         if isinstance(form, Whole):
             with suppress(Unknown):
                 return from_the_start(form.position, size)
-        key = "pick", form, size
-        if key not in self.known:
-            self.known[key] = Variable(f"pick {len(self.picks)}", size)
-            self.picks[self.known[key]] = form
-        return along(self.known[key])
+        return along(self._pick(form, size))
+
+    @once
+    def _pick(self, form: Form, size: Dimension) -> Variable:
+        variable = Variable(f"pick {len(self.picks)}", size)
+        self.picks[variable] = form
+        return variable
 
     def walk(self, form: Form, known: Container[Form] = ()) -> Iterator[Form]:
         """Yield a form and those in it, also behind picks, but not what is in known ones.
@@ -297,22 +301,17 @@ class Forms:
         kept: set[Condition] = set()
         implied = self.vanishes(body)
         for condition in conditions:
-            if _never_holds(condition):
+            if never_holds(condition):
                 return self.number(0)
-            if not _always_holds(condition) and condition not in implied:
+            if not always_holds(condition) and condition not in implied:
                 kept.add(condition)
         if is_number(body, 0) or not kept:
             return body
         return self._once(Guard, frozenset(kept), body)
 
+    @once
     def vanishes(self, form: Form) -> frozenset[Condition]:
         """Return conditions without which a form is 0."""
-        key = "vanishes", form
-        if key not in self.known:
-            self.known[key] = self._vanishes(form)
-        return self.known[key]
-
-    def _vanishes(self, form: Form) -> frozenset[Condition]:
         match form:
             case Element(root, index) if root not in self.tables:
                 return frozenset(inside(index, self.shape_of(root)))
@@ -350,7 +349,7 @@ class Forms:
     def _guarded_total(self, over: tuple[Variable, ...], body: Guard) -> Form:
         conditions = sorted(body.conditions, key=repr)  # in one order in every process
         for condition in conditions:
-            digits = _digit_apart(condition, over)
+            digits = digit_apart(condition, over)
             if digits:
                 variable, digits_of_variable, position = digits
                 kept = [summed for summed in over if summed != variable]
@@ -362,7 +361,7 @@ class Forms:
                 return shorter
         for condition in conditions:
             for variable in over if condition.relation == "==" else ():
-                solution = _solved(condition.position, variable)
+                solution = solve(condition.position, variable)
                 if solution is None or variable in self.variables([solution]):
                     continue
                 solved = self.guard(body.conditions - {condition}, body.body)
@@ -384,8 +383,8 @@ class Forms:
         """Return a sum in which a variable runs over the part of its numbers at which conditions
         hold; or None.
         """
-        low = _limit(body.conditions, variable, 1)
-        high = _limit(body.conditions, variable, -1)
+        low = limit_of(body.conditions, variable, 1)
+        high = limit_of(body.conditions, variable, -1)
         if not (low or high) or not isinstance(variable.size, int):
             return None
         first = low[0] if low else 0
@@ -469,75 +468,3 @@ class _Substitution:
             return over, body
         body = self.forms.substituted(body, {v: along(new) for v, new in by.items()})
         return tuple(by.get(variable, variable) for variable in over), body
-
-
-def from_the_start(position: Position, size: Dimension) -> Position:
-    """Return a position along an axis that may be counted from its end. Raises Unknown."""
-    if is_at_least(number(-1) - position):
-        return position + number(size)
-    if not is_at_least(position):
-        raise Unknown("the sign of an index")
-    return position
-
-
-def _never_holds(condition: Condition) -> bool:
-    is_negative = is_at_least(number(-1) - condition.position)
-    return is_negative or (condition.relation == "==" and is_at_least(condition.position, 1))
-
-
-def _always_holds(condition: Condition) -> bool:
-    is_zero_at_most = condition.relation == ">=" or is_at_least(number(0) - condition.position)
-    return is_at_least(condition.position) and is_zero_at_most
-
-
-def _digit_apart(
-    condition: Condition, over: Sequence[Variable]
-) -> tuple[Variable, list[Variable], Position] | None:
-    """Return a summed variable of which a condition limits a digit, variables for its digits, and
-    itself over these.
-    """
-    for variable, inner, size, _ in (
-        condition.position.terms if len(condition.position.terms) == 1 else ()
-    ):
-        length = variable.size
-        if variable not in over or size == length:
-            continue
-        if not (isinstance(inner, int) and isinstance(size, int) and isinstance(length, int)):
-            continue
-        lengths = {"high": length // (inner * size), "digit": size, "low": inner}
-        digits = [Variable(f"{variable.name} {name}", length) for name, length in lengths.items()]
-        high, digit, low = map(along, digits)
-        return variable, digits, (high.times(size) + digit).times(inner) + low
-    return None
-
-
-def _limit(
-    conditions: frozenset[Condition], variable: Variable, sign: int
-) -> tuple[int, Condition] | None:
-    """Return the number from which (sign 1) or up to which (-1) a condition on a variable alone
-    holds, and that.
-    """
-    for condition in sorted(conditions, key=repr):
-        position = condition.position
-        if (
-            condition.relation == ">="
-            and len(position.terms) == 1
-            and isinstance(position.start, int)
-        ):
-            (term,) = position.terms
-            if term.variable == variable and term.is_whole and term.step == sign:
-                return -position.start * sign, condition
-    return None
-
-
-def _solved(position: Position, variable: Variable) -> Position | None:
-    """Return the position of a variable where `position` is 0: a number or one whole digit."""
-    own = [term for term in position.terms if term.variable == variable]
-    if len(own) != 1 or not own[0].is_whole or own[0].step not in (1, -1):
-        return None
-    rest = normal_position(
-        position.start, [term for term in position.terms if term.variable != variable]
-    )
-    solution = rest.times(-own[0].step)
-    has_steps = any(term.step != 1 for term in solution.terms)
-    return None if has_steps or len(solution.terms) > 1 else solution

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -117,6 +117,9 @@ class OneEach:
     zeros: tuple[Position, ...]  # what is 0 at these places
 
 
+Fit: TypeAlias = float | Position | OneEach | None  # what a constant's elements are, if simple
+
+
 class Reader:
     """Reads values of a graph.
 
@@ -138,7 +141,7 @@ class Reader:
         self.order = {name: k for k, node in enumerate(graph.owner.node) for name in node.output}
         self.starts: dict[str, list[Dimension]] = {}
         self._memo: dict[Query, Form] = {}
-        self._fits: dict[tuple[str, tuple[int | None, ...]], float | Position | OneEach | None] = {}
+        self._fits: dict[tuple[str, tuple[int | None, ...]], Fit] = {}
         self._depth = 0
 
     def shape(self, name: str) -> tuple[Dimension, ...]:
@@ -250,6 +253,26 @@ class Reader:
         places, or itself.
         """
         numbers = tuple(None if position.terms else as_int(position.start) for position in index)
+        sized = zip(array.shape, index, strict=True)
+        by = {
+            Variable(f"axis {axis}", size): position for axis, (size, position) in enumerate(sized)
+        }
+        with suppress(Unknown, IndexError):  # a session refuses an index outside of the constant
+            match self._fitted(name, array, numbers):
+                case float() as value:
+                    return self.forms.number(value)
+                case Position() as position:
+                    return self.forms.whole(substituted(position, by))
+                case OneEach(value, zeros):
+                    conditions = [Condition("==", substituted(position, by)) for position in zeros]
+                    return self.forms.guard(conditions, self.forms.number(value))
+        return self.forms.element(name, index)
+
+    def _fitted(self, name: str, array: Array, numbers: tuple[int | None, ...]) -> Fit:
+        """Return what `_fit` finds in a constant at these numbers; None stands for all of an axis.
+
+        Raises IndexError.
+        """
         key = name, numbers
         if key not in self._fits:
             picked = array[
@@ -261,20 +284,7 @@ class Reader:
             self._fits[key] = _fit(
                 picked, [axis for axis, position in enumerate(numbers) if position is None]
             )
-        sized = zip(array.shape, index, strict=True)
-        by = {
-            Variable(f"axis {axis}", size): position for axis, (size, position) in enumerate(sized)
-        }
-        with suppress(Unknown):
-            match self._fits[key]:
-                case float() as value:
-                    return self.forms.number(value)
-                case Position() as position:
-                    return self.forms.whole(substituted(position, by))
-                case OneEach(value, zeros):
-                    conditions = [Condition("==", substituted(position, by)) for position in zeros]
-                    return self.forms.guard(conditions, self.forms.number(value))
-        return self.forms.element(name, index)
+        return self._fits[key]
 
 
 def _length(position: Position) -> int:
@@ -308,7 +318,7 @@ def axes_of(dimensions: Sequence[Dimension]) -> Index:
     return tuple(along(Variable(str(axis), size)) for axis, size in enumerate(dimensions))
 
 
-def _fit(array: Array, axes: Sequence[int]) -> float | Position | OneEach | None:
+def _fit(array: Array, axes: Sequence[int]) -> Fit:
     """Return what the elements of a constant are, over the variables of these axes; None if they
     are nothing simple.
     """

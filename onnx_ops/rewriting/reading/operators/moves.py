@@ -30,7 +30,7 @@ from ..arithmetic import INTEGERS, fits
 from ..constructors import MOST_PARTS
 from ..forms import CASTS, Element, Form, Guard, Whole, inside
 from ..integers import cuts, part_of_sequence, sliced
-from ..reader import Query, Result, Site, attributes_of
+from ..reader import Query, Result, Site, attributes_of, whole_position
 from .table import operator
 
 if TYPE_CHECKING:
@@ -144,6 +144,17 @@ def slices(site: Site) -> Result:
         first, _ = sliced(dimensions[axis], start, end, step)
         index[axis] = number(first) + index[axis].times(step or 1)
     return site.move(0, index)
+
+
+@operator("ReverseSequence", moves=True)
+def reverse_sequence(site: Site) -> Result:
+    """Of sequences as long as their axis, which tf2onnx makes of tf.reverse."""
+    time = site.attributes.get("time_axis", 0)
+    size = site.shape[time]
+    length = site.read(1, [site.index[1 - time]], bare=False)
+    if whole_position(length) != number(size):
+        return None
+    return site.move(0, replaced(site.index, time, number(size - 1) - site.index[time]))
 
 
 @operator("Split", moves=True)
@@ -296,11 +307,12 @@ def window_positions(
     Raises Unknown.
     """
     attributes, axes = site.attributes, len(blocks)
-    if attributes.get("auto_pad", b"NOTSET") != b"NOTSET":
-        raise Unknown("pads that the operator chooses")
     strides = attributes.get("strides", [1] * axes)
     dilations = attributes.get("dilations", [1] * axes)
     pads = attributes.get("pads", [0] * 2 * axes)
+    auto_pad = attributes.get("auto_pad", b"NOTSET")
+    if auto_pad != b"NOTSET" and (auto_pad != b"VALID" or any(pads)):
+        raise Unknown("pads that the operator chooses")
     return [
         block.times(stride) + offset.times(dilation) - number(begin)
         for block, offset, stride, dilation, begin in zip(

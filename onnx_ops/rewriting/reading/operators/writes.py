@@ -21,11 +21,12 @@ from ..affine import (
     Variable,
     along,
     as_int,
+    from_the_start,
     is_at_least,
     number,
     substituted,
 )
-from ..constructors import MOST_PARTS, from_the_start
+from ..constructors import MOST_PARTS
 from ..forms import Condition, Form, inside
 from ..reader import Query, Reader, Result, Site, axes_of, whole_position
 from .moves import replaced
