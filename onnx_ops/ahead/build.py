@@ -26,7 +26,7 @@ from ..session import variants
 from ..session.variants import Variant
 from ..session.workers import compile_variants
 from ..system import NAME as THIS
-from ..system import available_cpus, digest_of_sources, is_loaded
+from ..system import digest_of_sources, is_loaded
 from ..system.files import named, staged_file
 
 if TYPE_CHECKING:
@@ -151,9 +151,9 @@ def build(
     cpus = list(
         cpus or [name for name, (architecture, *_) in LEVELS.items() if architecture == this]
     )
-    cpus.sort(key=lambda cpu: list(LEVELS).index(cpu) if cpu in LEVELS else -1)
     loader: str = system or THIS
     architectures = {target.level(cpu, loader).triple.partition("-")[0] for cpu in cpus}
+    cpus.sort(key=list(LEVELS).index)
     if len(architectures) != 1:
         raise OpError("cpu", ", ".join(cpus), "must be of one architecture", "onnx_ops")
     (architecture,) = architectures
@@ -161,7 +161,7 @@ def build(
     matches = variants.asked_for(operators, dtypes, variants.TYPES)
     requested = variants.distinct(matches)
     declarations = list(dict.fromkeys(variant.operator for variant in matches))
-    objects = compile_levels(requested, cpus, loader, jobs or len(available_cpus()), progress)
+    objects = compile_levels(requested, cpus, loader, jobs, progress)
     if is_loaded(output):
         log.warning(LOADED, output)
     try:
@@ -177,7 +177,7 @@ def compile_levels(
     requested: dict[str, Variant],
     cpus: Sequence[str],
     system: str,
-    jobs: int,
+    jobs: int | None,
     progress: Callable[[str, int, int], object] | None,
 ) -> Mapping[str, Functions]:
     """Compile {name: variant} for each CPU; return {cpu: its functions}."""

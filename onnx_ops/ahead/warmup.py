@@ -15,7 +15,6 @@ from ..native.threads import check_count
 from ..session import native_backend, variants
 from ..session.runner import open_session
 from ..session.workers import compile_variants
-from ..system import available_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -88,7 +87,7 @@ def warmup(
     missing = {name: variant for name, variant in needed.items() if not library.functions(*variant)}
     if missing and (obstacle := numba_obstacle()):
         raise OpError(None, None, obstacle, "onnx_ops")
-    compile_variants(missing, jobs or len(available_cpus()), progress)
+    compile_variants(missing, jobs, progress)
     return len(needed)
 
 

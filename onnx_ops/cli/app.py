@@ -191,7 +191,7 @@ SETTINGS = {
     "onnxruntime_extensions.onnx_op; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--unpacked", type=click.IntRange(1), default=data.unpacked.get(), show_default=True,
+    "--unpacked", type=click.IntRange(1), default=data.unpacked.get(),
     metavar="MB",
     help="Memory that an image or .npz may take as an input, unless the file itself is larger; "
     "images take 16 bytes per pixel.",

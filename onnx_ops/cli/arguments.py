@@ -77,6 +77,10 @@ class ModelFile(click.Path):
         return path
 
 
+# Parameters that are paths to be written.
+TARGET_FILE = click.Path(dir_okay=False, path_type=Path)
+TARGET_FOLDER = click.Path(file_okay=False, path_type=Path)
+
 OUTPUT_FILES = (".npz", ".npy", ".pb")  # endings of files with outputs of another runtime
 
 

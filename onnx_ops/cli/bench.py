@@ -87,7 +87,7 @@ def bench(
         runners, outputs, refused = open_ways(model, runner, feeds, find_patterns(model))
     baseline, *compared = names = list(runners)
     report = {
-        "model": str(model),
+        "model": model,
         "inputs": data.types_and_shapes(feeds),
         "threads": threads,
         "repeats": repeats,

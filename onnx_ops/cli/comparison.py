@@ -114,7 +114,7 @@ def run_peer(
 
 def report_of(name: str, compared: Difference) -> Report:
     """Return a Difference as a dict, with numbers of elements in place of its mask."""
-    counts = {"wrong": int(compared.wrong.sum()), "elements": compared.wrong.size}
+    counts = {"wrong": compared.wrong.sum(), "elements": compared.wrong.size}
     return {"name": name, "ok": compared.ok, **vars(compared), **counts}
 
 
@@ -173,7 +173,7 @@ def node_that_differs(
     Both run the model with the inputs and outputs of these nodes as additional outputs. Inputs of
     the node agree. A node with a subgraph that contains such nodes counts as one.
     """
-    model = load(path, wanted=lambda tensor: True)
+    model = load(path, None)
     model = inlined(model) if model.functions else model
     ours = rewritten(model, path)[0] if optimize else model
     nodes = [(node, title) for node in ours.graph.node if (title := titles_in_node(node))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,11 +13,19 @@ from ..native import library
 from ..registry import custom_operators
 from ..session.variants import TYPES
 from ..system import NAME as THIS
-from .arguments import ModelFile, check_targets, jobs_option, named_files, operator_option
+from .arguments import (
+    TARGET_FILE,
+    ModelFile,
+    check_targets,
+    jobs_option,
+    named_files,
+    operator_option,
+)
 from .console import progress, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from typing import Any, TypeVar
 
     from ..ahead.build import SystemName
@@ -38,7 +45,7 @@ dtype_option = click.option(
 @click.option(
     "--output",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=TARGET_FILE,
     help="Path of the library.",
 )
 @operator_option

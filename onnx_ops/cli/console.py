@@ -59,9 +59,10 @@ class Screen(Console):
 
 def console(stderr: bool = False) -> Screen:
     # Names may have ":x:", which would become an emoji.
-    plain: dict[str, Any] = {"stderr": stderr, "highlight": False, "emoji": False}
-    screen = Screen(**plain)
-    return screen if screen.is_terminal else Screen(**plain, width=WIDTH)
+    screen = Screen(stderr=stderr, highlight=False, emoji=False)
+    if not screen.is_terminal:
+        screen.width = WIDTH
+    return screen
 
 
 class CompilationColumn(ProgressColumn):
@@ -97,17 +98,18 @@ class CompilationColumn(ProgressColumn):
 @contextmanager
 def progress(*extra_columns: ProgressColumn) -> Iterator[Progress]:
     """Show a transient progress bar on stderr, with extra columns, if stderr is a terminal."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
     screen = console(stderr=True)
     CompilationColumn.bars += 1
     try:
         bar = Progress(
-            *columns, *extra_columns, CompilationColumn(), console=screen, transient=True
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            *extra_columns,
+            CompilationColumn(),
+            console=screen,
+            transient=True,
         )
         # Rich 13.0 ends a disabled bar by an empty line.
         with bar if screen.is_terminal else nullcontext():

@@ -38,6 +38,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 ENDINGS = (".npy", ".png")  # of the files of an output
 # Pillow's names. For some other formats, Pillow runs another program.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF")
+PIXELS = (*dtypes.FLOATS, "uint8")  # data types of images
 MODES: dict[Dimension, str] = {1: "L", 3: "RGB", 4: "RGBA"}  # channels -> Pillow's name
 unpacked = ContextVar("unpacked", default=512)  # the option --unpacked
 Image.MAX_IMAGE_PIXELS = None  # Pillow's limit, which no option raises
@@ -74,7 +75,7 @@ class InputOptions(NamedTuple):
 
 
 def feeds(
-    inputs: Described, input_texts: Iterable[str], shapes: Iterable[str] = (), random: bool = False
+    inputs: Described, input_texts: Iterable[str], shapes: Iterable[str], random: bool
 ) -> tuple[Feeds, str]:
     """Return ({input: array} from the options --input and --shape, `doubts` on random inputs)."""
     arrays = read_inputs(input_texts, inputs)
@@ -163,15 +164,14 @@ def numbers(content: Any, element_type: str | None, source: str) -> Array:
     try:
         objects = np.array(content, object)
         with np.errstate(all="ignore"):
-            array = (objects.astype(np.float64) if is_float else objects).astype(dtype)
+            exact = objects.astype(np.float64) if is_float else objects
+            array = exact.astype(dtype)
     except (TypeError, ValueError, OverflowError):
         is_kept = False
     else:
         if is_float:
             is_number = all(type(element) in (int, float) for element in objects.flat)
-            is_kept = is_number and np.array_equal(
-                np.isfinite(array), np.isfinite(objects.astype(np.float64))
-            )
+            is_kept = is_number and np.array_equal(np.isfinite(array), np.isfinite(exact))
         elif element_type == "string":
             is_kept = all(isinstance(element, str) for element in objects.flat)
         else:
@@ -207,7 +207,7 @@ def random_array(
     name: str,
     element_type: str | None,
     dims: Sequence[Dimension],
-    shape: Sequence[int] | None = None,
+    shape: Sequence[int] | None,
 ) -> Array:
     """Return a random array: floats in [-1, 1], integers in [0, 9]; open dimensions are 1."""
     if element_type not in dtypes.TABLE:
@@ -234,22 +234,22 @@ def doubts(made_up: Described, sizes: Collection[str]) -> str:
     These are integers, which may be indices or sizes, and shapes that neither the model nor `sizes`
     states.
     """
-    integers = [n for n, (element_type, _) in made_up.items() if element_type in dtypes.INTEGERS]
-    is_open = {
-        n: not all(isinstance(d, int) for d in dims)
+    of_integers = [n for n, (element_type, _) in made_up.items() if element_type in dtypes.INTEGERS]
+    are_open = [
+        n
         for n, (_, dims) in made_up.items()
-        if n not in sizes
-    }
+        if n not in sizes and not all(isinstance(d, int) for d in dims)
+    ]
     texts = []
-    if integers:
-        names = ", ".join(integers)
+    if of_integers:
         texts.append(
-            f"the integers of {names} were made up, from 0 to 9: give others with --input "
-            "NAME=[5,5] or NAME=FILE"
+            f"the integers of {', '.join(of_integers)} were made up, from 0 to 9: give others "
+            "with --input NAME=[5,5] or NAME=FILE"
         )
-    if names := ", ".join(n for n in is_open if is_open[n]):
+    if are_open:
         texts.append(
-            f"open dimensions of {names} were made 1: state them with --shape NAME=N,C,..."
+            f"open dimensions of {', '.join(are_open)} were made 1: state them with --shape "
+            "NAME=N,C,..."
         )
     return "; ".join(texts)
 
@@ -395,7 +395,7 @@ def read_image(path: Path, element_type: str | None, dims: Sequence[Dimension]) 
 
     Pixels stay as they are for an input of uint8, and are floats in [0, 1] for others.
     """
-    if len(dims) != 4 or not (element_type in dtypes.FLOATS or element_type == "uint8"):
+    if len(dims) != 4 or element_type not in PIXELS:
         raise UsageError(f"{path}: images are for inputs of rank 4 of floats or uint8.")
     channels_last = dims[3] in MODES and dims[1] not in MODES
     mode = MODES.get(dims[3] if channels_last else dims[1], "RGB")
@@ -484,8 +484,7 @@ def read_test_outputs(results: Path, test: Path, folder: str, outputs: Described
 
 def types_and_shapes(arrays: Arrays) -> list[Report]:
     return [
-        {"name": name, "type": dtypes.name_of(a), "shape": list(a.shape)}
-        for name, a in arrays.items()
+        {"name": name, "type": dtypes.name_of(a), "shape": a.shape} for name, a in arrays.items()
     ]
 
 
@@ -554,12 +553,11 @@ def file_names(names: Iterable[str], unsafe: re.Pattern[str] = IN_FILE) -> dict[
 
 def is_image(array: Array) -> bool:
     """Return whether an array is [N, C, H, W] with 1, 3 or 4 channels of floats or uint8."""
-    floats = dtypes.name_of(array) in dtypes.FLOATS
     return (
         array.ndim == 4
         and array.size > 0
         and array.shape[1] in MODES
-        and (floats or array.dtype == np.uint8)
+        and dtypes.name_of(array) in PIXELS
     )
 
 

@@ -24,7 +24,7 @@ from ..arrays.reference import Evaluator
 from ..rewriting import rewritten
 from ..session.runner import Runner
 from ..system.files import named, staged
-from .arguments import json_option
+from .arguments import TARGET_FOLDER, json_option
 from .bench import open_ways, times
 from .compile import compiling
 from .console import format_difference, milliseconds, print_json, say, steps, table
@@ -47,7 +47,7 @@ MODES, PADDING_MODES = ("nearest", "linear", "cubic"), ("zeros", "border", "refl
 @click.command()
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=TARGET_FOLDER,
     default="out",
     help="For pictures.",
 )
@@ -88,12 +88,12 @@ def col2im_model(image: str = "H, W", attributes: str = "") -> onnx.ModelProto:
 
 
 def grid_sample_model(
-    dtype: str, mode: str, image: str = "H, W", axes: int = 2, padding_mode: str = "border"
+    dtype: str, mode: str, image: str = "H, W", padding_mode: str = "border"
 ) -> onnx.ModelProto:
     out = image.replace(",", "_out,") + "_out"
     return onnx.parser.parse_model(
         f"""<ir_version: 9, opset_import: ["" : 20]>
-        grid_sample ({dtype}[N, C, {image}] X, float[N, {out}, {axes}] Grid)
+        grid_sample ({dtype}[N, C, {image}] X, float[N, {out}, {image.count(",") + 1}] Grid)
         => ({dtype}[N, C, {out}] Y) {{
             Y = GridSample <mode = "{mode}", padding_mode = "{padding_mode}"> (X, Grid)
         }}"""
@@ -220,7 +220,7 @@ def examples() -> Iterator[Example]:
     points = rng.uniform(-1, 1, (1, 32, 32, 32, 3)).astype(np.float32)
     yield (
         "GridSample, cubic, volume",
-        grid_sample_model("float", "cubic", "D, H, W", 3),
+        grid_sample_model("float", "cubic", "D, H, W"),
         {"X": volume, "Grid": points},
     )
 
@@ -249,18 +249,16 @@ def measure(title: str, model: onnx.ModelProto, feeds: Feeds) -> Report:
     differences = {
         name: difference(*[*arrays.values(), expected]) for name, arrays in outputs.items()
     }
-    row = {
+    return {
         "model": title,
         "refused": refused,
         "error": {name: compared.largest for name, compared in differences.items()},
-    }
-    return row | {
         "wrong": [name for name in differences if not differences[name].ok],
         **times(runners, feeds, range(REPEATS)),
     }
 
 
-def show_demo(rows: Iterable[Report], pictures: Iterable[tuple[str, str]]) -> None:
+def show_demo(rows: Iterable[Report], pictures: Iterable[tuple[Path, str]]) -> None:
     columns = ("model", "alone, ms|", "error|", "with onnx_ops, ms|", "error|", "speed-up|")
     title = f"onnxruntime {ort.__version__} alone and with onnx_ops {onnx_ops.__version__}"
     table(title, columns, [line for row in rows for line in lines(row)])
@@ -298,7 +296,7 @@ def cells(row: Report, name: str) -> tuple[str, str, str]:
 # Pictures
 
 
-def write_pictures(directory: Path) -> list[tuple[str, str]]:
+def write_pictures(directory: Path) -> list[tuple[Path, str]]:
     """Write models, their inputs and the pictures that they make, or nothing.
 
     Returns [(path, what it shows)].
@@ -325,7 +323,7 @@ def write_pictures(directory: Path) -> list[tuple[str, str]]:
                 f"the photograph through a lens, by GridSample with mode {mode}, padding_mode "
                 f"{padding_mode}"
             )
-            pictures.append((str(directory / f"{name}.png"), caption))
+            pictures.append((directory / f"{name}.png", caption))
     return pictures
 
 

@@ -64,7 +64,7 @@ def inspect(model: Path, tries: bool, as_json: bool) -> None:
     will_fail = fails(report, sessions)
     step = next_step(model, report, sessions)
     if as_json:
-        print_json({"model": str(model), **asdict(report), "sessions": sessions, "next": step})
+        print_json({"model": model, **asdict(report), "sessions": sessions, "next": step})
     else:
         show_inspection(model, report, sessions)
         say(f"next: {step}", "bold")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,11 +16,12 @@ from ..model import node_tests
 from ..model.small_models import node_of
 from ..registry import available
 from . import data
-from .arguments import check_targets
+from .arguments import TARGET_FOLDER, check_targets
 from .console import say
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
     from typing import Any
 
     from ..declaration.operator import Operator
@@ -66,7 +66,7 @@ def operator_of(context: click.Context, parameter: click.Parameter, text: str) -
 )
 @click.option("--seed", type=int, default=0, help="Seed of the random inputs.")
 @click.argument("further_settings", metavar="[NAME=VALUE]...", nargs=-1)  # further values of --set
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", type=TARGET_FOLDER)
 def make_test(
     operator: Operator,
     settings: tuple[str, ...],

@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from ..declaration import dtypes
-from ..declaration.calls import signature_of
+from ..declaration.calls import plan_input, signature_of
 from ..declaration.errors import OpError, as_text, errors_of
 from ..declaration.plain import infer, shapes_of
 from ..model.attributes import unknown_attributes
@@ -135,9 +135,7 @@ def examine(path: Path) -> ModelReport:
     report.operators = sources(
         find_missing(report, graphs) + [pair for pair in nodes if not declared(pair[0])]
     )
-    used = {
-        operator.key: operator for node, _ in nodes if (operator := declared(node, operators))
-    }.values()
+    used = {operator for node, _ in nodes if (operator := declared(node, operators))}
     with_extensions = needs_extensions(imports(model), available())
     result, report.optimize = rewritten(model, path, in_place=True, runs_nodes=False)
     if report.no_kernel and report.gains:
@@ -193,9 +191,11 @@ def find_missing(
         proto = graph.model.proto
         versions = imports(proto)
         supported = (
-            {(domain_of(f), f.name) for f in proto.functions} | python_ops().keys() | lowered()
+            {(domain_of(f), f.name) for f in proto.functions}
+            | python_ops().keys()
+            | lowered()
+            | in_its_versions(available(), proto).keys()
         )
-        supported |= in_its_versions(available(), proto).keys()
         for node in graph.owner.node:
             key = domain_of(node), node.op_type
             if key in supported:
@@ -269,7 +269,7 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
         title_of(node),
         operator.title if operator else title(node.domain, node.op_type),
         graph.title,
-        {as_text(name): plain_value(value) for name, value in values.items()},
+        {as_text(name): as_text(value) for name, value in values.items()},
         inputs,
     )
     if operator is None:
@@ -285,12 +285,10 @@ def examine_node(node: onnx.NodeProto, graph: Graph) -> NodeReport:
             f"{domain} has it from version {first} on, the model imports {version}"
         )
     report.problems += unknown_attributes(operator, values)
-    accepted = {name for a in operator.attributes for name in a.names}
+    accepted = values.keys() & operator.attribute_names
     try:
         with errors_of(operator):
-            check_node(
-                graph, operator, {name: values[name] for name in accepted & values.keys()}, inputs
-            )
+            check_node(graph, operator, {name: values[name] for name in accepted}, inputs)
     except OpError as error:
         report.problems.append(str(error).removeprefix(f"{operator.title}: "))
     report.builtin = builtin_kernel(operator, version, inputs)
@@ -320,18 +318,6 @@ def complete_types(operator: Operator, inputs: list[Stated]) -> None:
             v["type"] = signature.get(i.type)
 
 
-def plain_value(value: Any) -> Any:
-    """Return an attribute's value in a form for people and JSON."""
-    value = as_text(value)
-    return (
-        value
-        if isinstance(value, int | float | str)
-        else list(value)
-        if hasattr(value, "__iter__")
-        else str(value)
-    )
-
-
 def why_not_run(node: onnx.NodeProto) -> str:
     """Return the reason why a node that resembles a declared operator isn't run."""
     name = intended(node)
@@ -351,7 +337,11 @@ def check_node(
     operator.padded([v["name"] or None for v in inputs])  # refuses missing inputs
     signature_of(operator, operator.choice(values), [v["type"] for v in inputs])
     parameters = operator.pairs(inputs)
-    lists = [list_in(graph, v["name"], i.name) if i.values else None for i, v in parameters]
+    arrays = [graph.array(v["name"]) if i.values and v["name"] else None for i, v in parameters]
+    lists: list[Any] = [
+        None if a is None else plan_input(i, a)
+        for (i, _), a in zip(parameters, arrays, strict=True)
+    ]
     if all(v["name"] for v in inputs):
         infer(operator, values, [v["shape"] for v in inputs], lists)
     sizes: list[Any] = [
@@ -368,19 +358,6 @@ def check_node(
             values,
             operator.padded([None if size is None else tuple(size) for size in sizes]),
         )
-
-
-def list_in(graph: Graph, name: str, input_name: str) -> list[Any] | None:
-    """Return the elements of a list, or None if they are unknown.
-
-    Raises OpError for a constant of another rank.
-    """
-    array = graph.array(name) if name else None
-    if array is None:
-        return None
-    if array.ndim != 1:
-        raise OpError(f"shape of {input_name}", list(array.shape), "must have rank 1")
-    return array.tolist()
 
 
 def builtin_kernel(operator: Operator, version: int | None, inputs: list[Stated]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -19,11 +18,12 @@ from ..model.external_data import copy_data, external, files, load, read_data
 from ..model.nodes import declared_nodes
 from ..rewriting import rewritten
 from ..system.files import named, staged_file
-from .arguments import ModelFile, check_targets, json_option, program_with_operators
+from .arguments import TARGET_FILE, ModelFile, check_targets, json_option, program_with_operators
 from .console import print_json, say, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
     from typing import TypeVar
 
     from ..rewriting.finding import Finding
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 UNREADABLE = (OSError, OpError, DecodeError, onnx.checker.ValidationError)
 
 source_argument = click.argument("source", metavar="IN.ONNX", type=ModelFile())
-target_argument = click.argument(
-    "target", metavar="OUT.ONNX", type=click.Path(dir_okay=False, path_type=Path)
-)
+target_argument = click.argument("target", metavar="OUT.ONNX", type=TARGET_FILE)
 
 
 @click.command()
@@ -60,21 +58,9 @@ def optimize(source: Path, target: Path, as_json: bool) -> None:
       onnx-ops optimize model.onnx optimized.onnx
       onnx-ops optimize model.onnx model.onnx --json
     """
-
-    def optimized_and_found(
-        model: onnx.ModelProto,
-    ) -> tuple[onnx.ModelProto, tuple[list[Finding], list[str]]]:
-        optimized, findings = rewritten(model, source)
-        return optimized, (
-            findings,
-            sorted({node.op_type for node, *_ in declared_nodes(optimized)}),
-        )
-
-    target, (findings, names) = rewrite(source, target, optimized_and_found)
+    target, optimized, findings = rewrite(source, target, lambda model: rewritten(model, source))
     if as_json:
-        print_json(
-            {"model": str(source), "written": str(target), "findings": list(map(asdict, findings))}
-        )
+        print_json({"model": source, "written": target, "findings": list(map(asdict, findings))})
         return
     if findings:
         show_findings(source, findings)
@@ -86,6 +72,7 @@ def optimize(source: Path, target: Path, as_json: bool) -> None:
         else f"{target}: {copied}, since optimize can fuse nothing in it"
     )
     if replaced:
+        names = sorted({node.op_type for node, _ in declared_nodes(optimized)})
         options = " ".join(f"--operator {name}" for name in names)
         program = program_with_operators()
         say(
@@ -116,7 +103,7 @@ def lower(source: Path, target: Path) -> None:
       onnx-ops lower model.onnx lowered.onnx
       onnx-ops run lowered.onnx --random --backend extensions
     """
-    target, count = rewrite(
+    target, _, count = rewrite(
         source, target, lambda model: (lowered(model), len(list(declared_nodes(model))))
     )
     say(f"{target}: {count} {'node' if count == 1 else 'nodes'} rewritten")
@@ -124,15 +111,15 @@ def lower(source: Path, target: Path) -> None:
 
 def rewrite(
     source: Path, target: Path, function: Callable[[onnx.ModelProto], tuple[onnx.ModelProto, T]]
-) -> tuple[Path, T]:
+) -> tuple[Path, onnx.ModelProto, T]:
     """Apply `function` to the model in `source`, and write the result to `target`.
 
     Both may be the same file.
 
     function  onnx.ModelProto -> (onnx.ModelProto, a report)
 
-    Returns the path from which the model finds its data, and the report. External data stay if the
-    folder is the same; otherwise they are copied beside the model.
+    Returns the path from which the model finds its data, the new model, and the report. External
+    data stay if the folder is the same; otherwise they are copied beside the model.
     """
     is_same = target.resolve() == source.resolve()  # data locations are relative to its link
     # The model's data belong into the folder of the link's target.
@@ -157,7 +144,7 @@ def rewrite(
             with named(data):
                 copy_data(moved, source, path.with_name(data.name))
         onnx.save(model, path, "protobuf")  # whatever its suffix
-    return target, report
+    return target, model, report
 
 
 def users(data: Path, target: Path) -> Iterator[Path]:

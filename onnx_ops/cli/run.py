@@ -19,6 +19,7 @@ from ..registry import custom_operators
 from ..session.runner import Runner
 from . import comparison, data
 from .arguments import (
+    TARGET_FOLDER,
     Peer,
     check_targets,
     json_option,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 @data.input_option
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=TARGET_FOLDER,
     help="Write the outputs into this folder.",
 )
 @click.option("--random", is_flag=True, help="Random data for inputs that are not given.")
@@ -169,7 +170,7 @@ def run_once(
     report["outputs"] = [
         tensor | statistics(outputs[tensor["name"]]) for tensor in data.types_and_shapes(outputs)
     ]
-    report["files"] = list(map(str, data.write(output, outputs))) if output else []
+    report["files"] = data.write(output, outputs) if output else []
     if peer:
         report["compare"] = comparison.compare_with(peer, model, runner, feeds, outputs, tolerances)
     return report
@@ -184,7 +185,7 @@ def statistics(array: np.ndarray) -> dict[str, float]:
     values = (
         {"min": finite.min(), "mean": finite.mean(), "max": finite.max()} if finite.size else {}
     )
-    return {n: float(v) for n, v in values.items()} | {"not_finite": as_float64.size - finite.size}
+    return values | {"not_finite": as_float64.size - finite.size}
 
 
 def show_run(report: Report) -> None:
@@ -256,7 +257,7 @@ def run_files(
     pending = [item for item in items if not work.is_finished(item)]
     failed = run_items(work, pending, address, str(model))
     return {
-        "model": str(model),
+        "model": model,
         **options,
         "items": len(items),
         "finished_before": len(items) - len(pending),
@@ -300,9 +301,7 @@ def show_items(report: Report) -> None:
     """Show the report of `run_files`."""
     for failure in report["failed"]:
         say(f"{failure['item']} has failed: {failure['problem']}", "bold red")
-    counts = [
-        f"{report['run']} run",
-        f"{report['finished_before']} finished before",
-        f"{len(report['failed'])} failed",
-    ]
-    say(f"{report['items']} items in {report['seconds']:.1f} s: {', '.join(counts)}")
+    say(
+        f"{report['items']} items in {report['seconds']:.1f} s: {report['run']} run, "
+        f"{report['finished_before']} finished before, {len(report['failed'])} failed"
+    )

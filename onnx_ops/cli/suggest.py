@@ -16,6 +16,7 @@ from ..declaration.errors import as_text, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     import onnx
 
@@ -48,13 +49,13 @@ def suggested(node: onnx.NodeProto, inputs: Sequence[Stated]) -> str | None:
     inputs  as in the node's Report
     """
     attributes = {as_text(a.name): a for a in node.attribute}
-    shapes = [v["shape"] for v in inputs if v["shape"] is not None]
+    shapes: list[Any] = [v["shape"] for v in inputs]
     is_written = all(a.type in ANNOTATIONS for a in node.attribute)
     if (
         not is_written
         or not all(map(is_name, [as_text(node.op_type), *attributes]))
         or any(not v["type"] for v in inputs)
-        or len(shapes) < len(inputs)
+        or None in shapes
     ):
         return None
     family = next(
@@ -145,14 +146,15 @@ def pair(attributes: Attributes, word: str) -> str | None:
     matches = sorted(
         (a for name, a in attributes.items() if word in name.lower()), key=lambda a: a.name
     )
-    if not matches:
-        return "[0, 0]" if word == "pad" else "[1, 1]"
-    if len(matches) == 2 and all(a.type == AttributeProto.INT for a in matches):
-        return f"[{matches[0].name}, {matches[1].name}]"  # of the height and the width
-    if len(matches) == 1 and matches[0].type == AttributeProto.INT:
-        return f"[{matches[0].name}] * 2"
-    if len(matches) == 1 and matches[0].type == AttributeProto.INTS and len(matches[0].ints) == 2:
-        return f"list({matches[0].name})"
+    match [a.type for a in matches]:
+        case []:
+            return "[0, 0]" if word == "pad" else "[1, 1]"
+        case [AttributeProto.INT, AttributeProto.INT]:
+            return f"[{matches[0].name}, {matches[1].name}]"  # of the height and the width
+        case [AttributeProto.INT]:
+            return f"[{matches[0].name}] * 2"
+        case [AttributeProto.INTS] if len(matches[0].ints) == 2:
+            return f"list({matches[0].name})"
     return None
 
 
@@ -170,13 +172,16 @@ def sampling_call(shapes: Sequence[Shape], attributes: Attributes) -> Suggestion
     """Return the inputs' names and the call for grid_sample, or None."""
     if len(shapes) != 2 or not len(shapes[0]) == len(shapes[1]) in (4, 5):
         return None
-    settings = {"padding_mode": "pad", "align_corners": "align", "mode": "mode"}
-    numbers = {"padding_mode": PADDING_MODES, "mode": MODES}
+    settings = (
+        ("padding_mode", "pad", PADDING_MODES),
+        ("align_corners", "align", None),
+        ("mode", "mode", MODES),
+    )
     arguments = {}
-    for setting, word in settings.items():
+    for setting, word, numbers in settings:
         for name, a in attributes.items():
             if word in name.lower() and name not in arguments:
-                choices = numbers.get(setting) if a.type == AttributeProto.INT else None
+                choices = numbers if a.type == AttributeProto.INT else None
                 arguments[name] = f"{setting}={f'{choices}[{name}]' if choices else name}"
     lines = "".join(f"{argument},\n        " for argument in arguments.values())
     return ("x", "grid"), f"onnx_ops.grid_sample(\n        x, grid,\n        {lines[:-4]})"

@@ -125,16 +125,15 @@ def onnx_tests() -> list[Test]:
         warnings.simplefilter("ignore")  # emitted by tests of other operators
         from onnx.backend.test.case.node import collect_testcases
 
-        cases = [c for c in collect_testcases(None) if c.model and titles_in(c.model)]
-    return [
-        (
-            f"onnx: {c.name}",
-            c.model.SerializeToString(),
-            partial(dict, [*enumerate(c.data_sets or ())]),
-        )
-        for c in cases
-        if c.model
-    ]
+        return [
+            (
+                f"onnx: {c.name}",
+                c.model.SerializeToString(),
+                partial(dict, [*enumerate(c.data_sets or ())]),
+            )
+            for c in collect_testcases(None)
+            if c.model and titles_in(c.model)
+        ]
 
 
 def run_test(
@@ -148,7 +147,7 @@ def run_test(
     """Run one test, or compare its outputs in a folder; return its report, as a dict."""
     report: Report = {
         "test": name,
-        "model": None if isinstance(model, bytes) else str(model),
+        "model": None if isinstance(model, bytes) else model,
         "operators": [],
         "passed": False,
         "largest_error": None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -273,10 +272,7 @@ def implementations(
     for threads, tiles in ((1, 1), (1, 3), (2, 64)):
         call = partial(compute, function, values, padded, threads, garbage, tiles)
         yield f"function, threads={threads}, tiles={tiles}", call
-    are_lists = all(
-        a is None or a.ndim == 1 or not i.values
-        for i, a in zip(function.inputs, padded, strict=False)
-    )
+    are_lists = all(a is None or a.ndim == 1 or not i.values for i, a in function.pairs(arrays))
     # PyTorch passes lists where the shape function gets values.
     if are_lists and has_torch(function):
         from ..export.torch_operators import compute_by_torch
@@ -329,12 +325,9 @@ def without_log(function: Compute) -> Compute:
 
 def garbage(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return an array of garbage, which shows the elements that a kernel doesn't write."""
-    numpy_type = np.dtype(dtype)
-    return (
-        np.full(math.prod(np.atleast_1d(shape)) * numpy_type.itemsize, 0xA5, np.uint8)
-        .view(numpy_type)
-        .reshape(shape)
-    )
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8).fill(0xA5)
+    return array
 
 
 def has_extensions(function: Operator) -> bool:

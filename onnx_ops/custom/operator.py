@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from ..declaration.operator import Operator
+    from ..declaration.attributes import Attribute
+    from ..declaration.operator import Input, Operator, Output
 
 
 TILE = ("index", "count", "workspace")  # parameters of a kernel between attributes and outputs
@@ -223,7 +224,7 @@ class CustomOperator:
                 kept = set(types) <= {"int32", "int64"}
                 wanted = "must be int32 or int64 if the shape function gets the values"
                 require(kept, f"type of {name}", ", ".join(types), wanted)
-            rule = checked("rule", rule, function, inputs, attributes_of(function))
+            rule = checked("rule", rule, function, inputs, names_of(function.attributes))
         self.declaration = replace(function, inputs=tuple(inputs.values()))
         return self._give(rule=rule, bound=bound)
 
@@ -296,8 +297,8 @@ class CustomOperator:
             return lambda kernel: self.kernel(kernel, loop=loop, workspace=workspace, types=types)
         operator = self.declaration
         types = types or {}
-        inputs, outputs = [i.name for i in operator.inputs], [o.name for o in operator.outputs]
-        attributes = attributes_of(operator)
+        inputs, outputs = names_of(operator.inputs), names_of(operator.outputs)
+        attributes = names_of(operator.attributes)
         rules: dict[str, Any] = {"loop": loop, "workspace": workspace}
         with errors_of(operator):
             check_takes_kernel(operator, [*inputs, *attributes, *outputs], loop is not None, types)
@@ -337,8 +338,9 @@ class CustomOperator:
             The function has a parameter of another name.
         """
         function = self.declaration
-        inputs, outputs = [i.name for i in function.inputs], [o.name for o in function.outputs]
-        names = [*(f"grad_{name}" for name in outputs), *inputs, *outputs, *attributes_of(function)]
+        inputs, outputs = names_of(function.inputs), names_of(function.outputs)
+        attributes = names_of(function.attributes)
+        names = [*(f"grad_{name}" for name in outputs), *inputs, *outputs, *attributes]
         with errors_of(function):
             for name in parameters_of("gradient", gradient):
                 require(
@@ -361,8 +363,8 @@ def check_takes_kernel(
         require(name not in TILE, "name", name, reserved)
     loop_rule = "can't be combined with bound=True, which permits only one tile"
     require(not (has_loop and operator.plan.is_bound), "loop", "given", loop_rule)
-    for i in operator.inputs:
-        require(i.presence != "variadic", i.name, "variadic", "can't be passed to a kernel")
+    last_input = operator.inputs[-1].name
+    require(not operator.is_variadic, last_input, "variadic", "can't be passed to a kernel")
     for a in operator.attributes:
         fits = a.kind not in ("text", "tensor") and (a.required or a.default is not None)
         attribute_rule = (
@@ -381,8 +383,8 @@ def check_takes_kernel(
         )
 
 
-def attributes_of(function: Operator) -> list[str]:
-    return [a.name for a in function.attributes]
+def names_of(declared: Iterable[Attribute | Input | Output]) -> list[str]:
+    return [declaration.name for declaration in declared]
 
 
 def checked(
@@ -393,9 +395,6 @@ def checked(
     keywords: Sequence[str] = (),
 ) -> FunctionType:
     """Return a function for compiled code.
-
-    Raises OpError unless it has these parameters in this order, and compares no Literal with a
-    string.
 
     Raises OpError unless it has these parameters in this order, and compares no Literal with a
     string.

@@ -65,7 +65,7 @@ def with_functions(
 def shape_of(operator: Operator, rule: FunctionType) -> FunctionType:
     """Return the plan's shape function, which calls the user's."""
     arguments = rule_arguments(operator)
-    if operator.inputs[-1].presence == "variadic":  # then Numba doesn't compile it
+    if operator.is_variadic:  # then Numba doesn't compile it
         arguments = ", ".join(
             ["*inputs", *(f"{a.name}=attributes[{k}]" for k, a in enumerate(operator.attributes))]
         )

@@ -187,12 +187,9 @@ class Attribute:
 
         A tensor's elements follow its type, rank and shape.
         """
-        is_tensor = self.kind == "tensor"
-        header = (
-            [dtypes.TABLE[dtypes.name_of(vector)].onnx, vector.ndim, *vector.shape]
-            if is_tensor
-            else []
-        )
+        header = []
+        if self.kind == "tensor":
+            header = [dtypes.TABLE[dtypes.name_of(vector)].onnx, vector.ndim, *vector.shape]
         content = np.array(header, np.int64).tobytes() + vector.tobytes()
         return np.frombuffer(content + bytes(-len(content) % 8), np.int64)
 

@@ -339,7 +339,7 @@ class Operator:
 
     domain: str
     name: str
-    versions: tuple[int, ...]
+    versions: tuple[int, ...] = (1,)
     has_older: bool = False
     ranks: tuple[int, ...]
     inputs: tuple[Input, ...]
@@ -390,9 +390,14 @@ class Operator:
         for names in itertools.product(*names_in_sessions):
             yield dict(zip(self.types, names, strict=True))
 
+    @property
+    def attribute_names(self) -> list[str]:
+        """Return the names of the attributes, with their aliases."""
+        return [name for a in self.attributes for name in a.names]
+
     def values(self, attributes: Mapping[str, Any]) -> AttributeValues:
         """Return the AttributeValues for attributes, {name: value}. Raises OpError."""
-        for name in attributes.keys() - {name for a in self.attributes for name in a.names}:
+        for name in attributes.keys() - self.attribute_names:
             if any(i.name == name for i in self.inputs):
                 raise OpError(name, "given by name", "is an input, which is given by its position")
             names = ", ".join(a.name for a in self.attributes) or "none"
@@ -417,16 +422,17 @@ class Operator:
             lambda values, text: attribute_values(self.attributes, values)
         )
 
+    @functools.cached_property
+    def is_variadic(self) -> bool:
+        """Return whether the last input stands for one or more inputs."""
+        return any(i.presence == "variadic" for i in self.inputs)
+
     def each_input(self, count: int) -> tuple[Input, ...]:
         """Return the declarations of `count` inputs; a variadic one is repeated."""
         least = len([i for i in self.inputs if i.presence != "optional"])
-        most = count if self.inputs and self.inputs[-1].presence == "variadic" else len(self.inputs)
+        most = count if self.is_variadic else len(self.inputs)
         if not least <= count <= most:
-            rule = (
-                f"must be {least}"
-                if least == most == len(self.inputs)
-                else f"must be at least {least}"
-            )
+            rule = f"must be {least}" if least == most else f"must be at least {least}"
             raise OpError(
                 "inputs", count, rule if count < least else f"must be at most {most}", self.title
             )
@@ -487,10 +493,7 @@ class Operator:
         None: no kernel is compiled for these ranks.
         """
         for k, combination in enumerate(self.combinations):
-            fits = len(ranks) == len(combination)
-            if fits and all(
-                wanted in (None, rank) for wanted, rank in zip(combination, ranks, strict=True)
-            ):
+            if all(wanted in (None, rank) for wanted, rank in zip(combination, ranks, strict=True)):
                 return k * len(self.kernels) + choice
         return None
 
@@ -535,6 +538,11 @@ class Operator:
         """Return the positions of the inputs that kernels get."""
         return tuple(k for k, i in enumerate(self.inputs) if i.ranks or not i.values)
 
+    @property
+    def variables_seen(self) -> list[str]:
+        """Return the type variables of what kernels get, of inputs, then of outputs."""
+        return [self.inputs[k].type for k in self.inputs_read] + [o.type for o in self.outputs]
+
     def check_types(self, kernel: Kernel, signature: Types) -> None:
         """Raise OpError if the operator doesn't support these data types with this kernel."""
         for variable, names in kernel.types.items() if kernel.unless else ():
@@ -550,7 +558,7 @@ class Operator:
         """
         if any(signature[variable] not in names for variable, names in kernel.types.items()):
             return None
-        variables = [self.inputs[k].type for k in self.inputs_read] + [o.type for o in self.outputs]
+        variables = self.variables_seen
         types = {v: dtypes.TABLE[signature[v]] for v in variables}
         storage = {v: t.storage for v, t in types.items() if t.storage is not None}
         if len(storage) < len(types):

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .dtypes import type_name
 from .errors import OpError, errors_of, reason, require
 from .limits import ELEMENTS, MAX_RANK, UNKNOWN
 from .operator import Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any, TypeAlias
 
     from .attributes import AttributeValues
@@ -113,7 +114,7 @@ def _written(
     """
     shape: Any = operator.plan.shape
     ranks = shape(attributes, inputs, outputs)
-    return list(zip(ranks if isinstance(ranks, tuple) else (ranks,), outputs, strict=True))
+    return list(zip(as_tuple(ranks), outputs, strict=True))
 
 
 def plan(
@@ -150,7 +151,7 @@ def shapes_of(
             [np.array(() if sizes is None else sizes, np.int64) for sizes in inputs],
         )[0]
     with errors_of(operator):
-        shapes = call_function(operator, shapes_for_ranks, [operator, values, inputs], {})
+        shapes = call_function(operator, shapes_for_ranks, operator, values, inputs)
         return [tuple(map(index, shape)) for shape in shapes]
 
 
@@ -174,11 +175,13 @@ def one_or_tuple(outputs: Sequence[Any]) -> Any:
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
+def as_tuple(outputs: Any) -> tuple[Any, ...]:
+    """Return several outputs, or the only one in a tuple."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 def call_function(
-    operator: Operator,
-    function: Callable[..., Any],
-    positional: Sequence[Any],
-    keywords: Mapping[str, Any],
+    operator: Operator, function: Callable[..., Any], /, *positional: Any, **keywords: Any
 ) -> Any:
     """Return the result of a declaration's function. Its exceptions become OpErrors."""
     try:
@@ -208,22 +211,21 @@ def compute(
             None
         ] * len(types)
         with np.errstate(over="ignore", invalid="ignore") if operator.is_wide else nullcontext():
-            outputs = call_function(operator, operator.reference, arrays, values.by_name)
-        require(
-            outputs is not None,
-            "outputs",
-            None,
-            "must be returned: an array, or a tuple of several",
-        )
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        require(
-            len(outputs) == len(types),
-            "outputs",
-            len(outputs),
-            f"must be {len(types)}, as declared",
-        )
-        if operator.is_wide:
-            with np.errstate(over="ignore", invalid="ignore"):
+            outputs = call_function(operator, operator.reference, *arrays, **values.by_name)
+            require(
+                outputs is not None,
+                "outputs",
+                None,
+                "must be returned: an array, or a tuple of several",
+            )
+            outputs = as_tuple(outputs)
+            require(
+                len(outputs) == len(types),
+                "outputs",
+                len(outputs),
+                f"must be {len(types)}, as declared",
+            )
+            if operator.is_wide:
                 outputs = [
                     y.astype(dtype, order="C") for y, dtype in zip(outputs, types, strict=True)
                 ]
@@ -250,9 +252,7 @@ def check_output(
     operator: Operator, k: int, value: Any, dtype: np.dtype, shape: tuple[int, ...] | None
 ) -> np.ndarray:
     """Return output k of the reference as an array. Raises OpError for a wrong type or shape."""
-    array = (
-        value if isinstance(value, np.ndarray) else call_function(operator, np.asarray, [value], {})
-    )
+    array = value if isinstance(value, np.ndarray) else call_function(operator, np.asarray, value)
     if (
         array.dtype == dtype != np.object_
         and array.ndim <= MAX_RANK
@@ -266,8 +266,8 @@ def check_output(
             require(is_text(text), name, repr(text), "must be a string that has a UTF-8")
     elif is_exact(value, dtype):  # NumPy's type for a Python number isn't the intended one
         array = array.astype(dtype)
-    type_name = "string" if dtype.hasobject else dtype.name
-    require(array.dtype == dtype, f"dtype of {name}", str(array.dtype), f"must be {type_name}")
+    rule = f"must be {type_name(dtype)}"
+    require(array.dtype == dtype, f"dtype of {name}", str(array.dtype), rule)
     require(array.ndim <= MAX_RANK, f"rank of {name}", array.ndim, "must be at most", MAX_RANK)
     if shape is not None:
         is_bound = operator.plan.is_bound

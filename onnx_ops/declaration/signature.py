@@ -190,22 +190,15 @@ def _attributes(
         hints = typing.get_type_hints(body)
     except Exception as error:
         raise _unreadable(body, error) from error
-    keywords = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
-    open_keywords = [p for p in parameters if p.kind == p.VAR_KEYWORD]
-    require(
-        not open_keywords,
-        "parameters",
-        ", ".join(map(str, open_keywords)),
-        "must be inputs or attributes, each with a name",
-    )
-    for p in keywords:
-        require(
-            p.name in hints,
-            p.name,
-            "without annotation",
-            "must have one, which states the attribute's kind",
-        )
-    return tuple(_attribute(p.name, hints[p.name], p.default) for p in keywords)
+    attributes = []
+    for p in parameters:
+        rule = "must be inputs or attributes, each with a name"
+        require(p.kind != p.VAR_KEYWORD, "parameters", str(p), rule)
+        if p.kind == p.KEYWORD_ONLY:
+            rule = "must have one, which states the attribute's kind"
+            require(p.name in hints, p.name, "without annotation", rule)
+            attributes.append(_attribute(p.name, hints[p.name], p.default))
+    return tuple(attributes)
 
 
 def _check_positional(parameters: Iterable[inspect.Parameter], inputs: Sequence[Input]) -> None:
@@ -241,11 +234,7 @@ def _attribute(name: str, hint: typing.Any, default: object) -> Attribute:
         typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
     )
     options = [o for o in options if o is not type(None)]
-    text = (
-        getattr(hint, "__name__", None)
-        if isinstance(hint, type) and not typing.get_args(hint)
-        else str(hint)
-    )
+    text = hint.__name__ if isinstance(hint, type) else str(hint)
     fields = _fields(options[0]) if len(options) == 1 else f"must be one of {ANNOTATIONS}"
     if isinstance(fields, str):
         raise OpError(f"annotation of {name}", text, fields)

@@ -173,7 +173,6 @@ def reference(
 DEFORMABLE_ATTENTION = Operator(
     domain="onnx_ops",
     name="MultiScaleDeformableAttention",
-    versions=(1,),
     ranks=(4,),
     inputs=(
         Input("value", "T1"),

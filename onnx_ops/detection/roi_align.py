@@ -404,7 +404,6 @@ MMCV = ("mmcv", "mmdeploy")
 MMCV_ROI_ALIGN = Operator(
     domain=MMCV[0],
     name="MMCVRoiAlign",
-    versions=(1,),
     ranks=(4,),
     inputs=(Input("input", "T"), Input("rois", "T")),
     outputs=(Output("output", "T"),),

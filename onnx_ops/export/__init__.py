@@ -142,7 +142,7 @@ def node_of(
     from ..model.schemas import schema
 
     # PyTorch would pass it the inputs before it, too.
-    if operator.inputs[-1].presence == "variadic":
+    if operator.is_variadic:
         declared = [
             replace(
                 i,
@@ -363,11 +363,10 @@ def _declared_nodes(operators: "Iterable[Declared]") -> dict[str, Callable[..., 
 
 
 def _overload(name: str) -> "OpOverload":
-    """Return PyTorch's operator for "namespace::name"."""
-    import torch
+    """Return the default overload of PyTorch's operator for "namespace::name"."""
+    from .torch_operators import operator_named
 
-    namespace, _, op_type = name.partition("::")
-    return getattr(getattr(torch.ops, namespace), op_type).default
+    return operator_named(name).default
 
 
 def translations(operators: "Iterable[Declared]" = ()) -> dict[Any, Callable[..., Any]]:

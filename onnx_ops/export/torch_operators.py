@@ -24,6 +24,7 @@ from ..declaration import dtypes, plain
 from ..declaration.calls import signature_of
 from ..declaration.errors import OpError, errors_of, require
 from ..declaration.limits import MAX_RANK, UNKNOWN
+from ..declaration.plain import as_tuple, one_or_tuple
 from ..declaration.signature import parameters_of
 from ..native.execute import outputs_of
 from ..registry import built_in, declaration_of
@@ -31,7 +32,7 @@ from ..system.locks import EXPORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, TypeVar
+    from typing import Any
 
     from torch._ops import OpOverloadPacket
     from torch.autograd.function import FunctionCtx
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from ..model.types import Array
     from ..registry import Declared
     from .types import Argument, Given, Size, Tensors
-
-    T = TypeVar("T")
 
 TYPES = {getattr(torch, name): name for name in dtypes.TABLE if hasattr(torch, name)}
 ATTRIBUTES = {
@@ -69,7 +68,12 @@ def torch_operator(operator: Declared) -> OpOverloadPacket:
     It takes tensors, lists of tensors for a variadic input, and lists of integers for inputs whose
     values the plan reads. Attributes are given by their names.
     """
-    namespace, _, op_type = defined(operator).partition("::")
+    return operator_named(defined(operator))
+
+
+def operator_named(name: str) -> OpOverloadPacket:
+    """Return PyTorch's operator for "namespace::name"."""
+    namespace, _, op_type = name.partition("::")
     return getattr(getattr(torch.ops, namespace), op_type)
 
 
@@ -138,22 +142,19 @@ def schema(operator: Operator) -> str:
             is_supported = {*names} & {*TYPES.values()}
             rule = "is no element type of PyTorch"
             require(is_supported, f"type of {tensor.name}", names[0], rule)
+        # Defaults stay in the declaration, because PyTorch's parser may not accept their text.
+        named = []
         for a in operator.attributes:
             rule = "is none that attributes of PyTorch's operators have"
             require(a.kind in ATTRIBUTES, f"kind of {a.name}", a.kind, rule)
+            type_of_value = "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]
+            optional = f"{type_of_value}? {a.name}=None"
+            named.append(f"{type_of_value} {a.name}" if a.required else optional)
         arguments = [
             (VALUES if i.values else INPUTS)[i.presence].format(i.name) for i in operator.inputs
         ]
-        if operator.inputs[-1].presence == "variadic":  # it must be given, as must all before it
+        if operator.is_variadic:  # it must be given, as must all before it
             arguments = [text.removesuffix("=None") for text in arguments]
-        # Defaults stay in the declaration, because PyTorch's parser may not accept their text.
-        types_of_attributes = [
-            (a, "bool" if a.bounds == (0, 1) else ATTRIBUTES[a.kind]) for a in operator.attributes
-        ]
-        named = [
-            f"{type_name} {a.name}" if a.required else f"{type_name}? {a.name}=None"
-            for a, type_name in types_of_attributes
-        ]
         outputs = ", ".join(["Tensor"] * len(operator.outputs))
         returned = outputs if len(operator.outputs) == 1 else f"({outputs})"
         return f"({', '.join([*arguments, *(['*', *named] if named else [])])}) -> {returned}"
@@ -170,7 +171,7 @@ def run_on_cpu(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tens
         as_tensor(y, arrays)
         for y in outputs_of(operator, arrays, attributes, torch.get_num_threads())
     ]
-    return plain.one_or_tuple(outputs)
+    return one_or_tuple(outputs)
 
 
 def compute_by_torch(
@@ -200,9 +201,7 @@ def positional(operator: Operator, tensors: Sequence[torch.Tensor | None]) -> li
     """
     inputs = [t.tolist() if i.values and t is not None else t for i, t in operator.pairs(tensors)]
     last = len(operator.inputs) - 1
-    return (
-        [*inputs[:last], inputs[last:]] if operator.inputs[last].presence == "variadic" else inputs
-    )
+    return [*inputs[:last], inputs[last:]] if operator.is_variadic else inputs
 
 
 def declared_attributes(operator: Operator, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,20 +214,14 @@ def declared_attributes(operator: Operator, attributes: Mapping[str, Any]) -> di
     return {a.name: values[a.name] for a in operator.attributes if stated.intersection(a.names)}
 
 
-def as_tuple(outputs: T | tuple[T, ...]) -> tuple[T, ...]:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
-
-
 def each_value(operator: Operator, inputs: Sequence[Any]) -> list[tuple[Input, Any]]:
-    """Return pairs of Input and value; a variadic input gives several.
+    """Return pairs of Input and value; a variadic input gives several. Raises OpError.
 
     A value is a tensor, a list of integers or None.
     """
-    declared = operator.inputs
-    if declared[-1].presence == "variadic" and len(inputs) == len(declared):
+    if operator.is_variadic and len(inputs) == len(operator.inputs):
         inputs = [*inputs[:-1], *inputs[-1]]
-        declared = (*declared, *declared[-1:] * len(inputs))
-    return list(zip(declared, inputs, strict=False))
+    return operator.pairs(inputs)
 
 
 def as_array(
@@ -261,9 +254,7 @@ def check_type(operator: Operator, declared: Input | Output, tensor: torch.Tenso
 
 def as_tensor(array: Array, arrays: Iterable[Array | None]) -> torch.Tensor:
     """Return an output as a tensor that shares no memory with the inputs, as PyTorch requires."""
-    is_shared = array.base is not None and any(
-        a is not None and np.may_share_memory(array, a) for a in arrays
-    )
+    is_shared = any(a is not None and np.may_share_memory(array, a) for a in arrays)
     if is_shared or not array.flags.carray:  # carray: contiguous, and it may be written to
         array = array.copy()
     if array.dtype == BFLOAT16:
@@ -325,7 +316,7 @@ def fake(operator: Operator, /, *inputs: Given, **attributes: Any) -> Tensors:
         tensors[0].new_empty(shape, dtype=getattr(torch, types[o.type]))
         for o, shape in zip(operator.outputs, shapes, strict=True)
     ]
-    return plain.one_or_tuple(outputs)
+    return one_or_tuple(outputs)
 
 
 def type_name(operator: Operator, declared: Input, value: Argument) -> str | None:

@@ -157,7 +157,6 @@ def gradient(
 IM2COL = Operator(
     domain="onnx_ops",
     name="Im2Col",
-    versions=(1,),
     ranks=tuple(range(3, 3 + AXES)),
     inputs=(Input("x", "T"),),
     outputs=(Output("output", "T"),),

@@ -132,7 +132,6 @@ def reference(
 IM2COL_PRODUCT = Operator(
     domain="onnx_ops",
     name="Im2ColProduct",
-    versions=(1,),
     ranks=tuple(range(3, 3 + AXES)),
     inputs=(Input("x", "T"), Input("factors", "T")),
     outputs=(Output("output", "T"),),

@@ -51,7 +51,7 @@ def unknown_in(model: onnx.ModelProto, operators: Operators) -> Iterator[str]:
 
 def unknown_attributes(operator: Operator, names: Iterable[str]) -> Iterator[str]:
     """Yield an error message for each of these attribute names that the operator doesn't have."""
-    declared_names = [name for a in operator.attributes for name in a.names]
+    declared_names = operator.attribute_names
     for name in sorted(set(map(as_text, names)) - set(declared_names)):
         matches = (
             difflib.get_close_matches(name, declared_names, 1) if len(name) <= LONGEST_NAME else []

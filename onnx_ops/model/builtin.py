@@ -54,16 +54,10 @@ def first_builtin_version(key: Key) -> int | None:
 
 def schema_of(key: Key, version: int | None) -> OpSchema | None:
     """Return the schema of an operator in a version of its domain (None: the latest), or None."""
-    candidates = schemas().get(key, ())
-    schema = next(
-        (
-            candidate
-            for candidate in candidates
-            if version is None or candidate.since_version <= version
-        ),
-        None,
-    )
-    return None if schema is None or schema.deprecated else schema
+    for schema in schemas().get(key, ()):
+        if version is None or schema.since_version <= version:
+            return None if schema.deprecated else schema
+    return None
 
 
 def has_kernel(
@@ -77,15 +71,15 @@ def has_kernel(
     if _may_be_replaced(schema):
         return True
     since = schema.since_version
-    fitting = []
-    for kernel in kernels().get((schema.domain, schema.name), ()):
-        first, last = kernel.version_range
-        if first == since or first < since <= last < OPEN:
-            fitting.append(kernel)
     types = _types(schema.inputs, inputs) | _types(schema.outputs, outputs)
     # By Casts around the node.
     widened = {name: text.replace("(float16)", "(float)") for name, text in types.items()}
-    return any(_accepts(kernel, types) or _accepts(kernel, widened) for kernel in fitting)
+    for kernel in kernels().get((schema.domain, schema.name), ()):
+        first, last = kernel.version_range
+        is_fitting = first == since or first < since <= last < OPEN
+        if is_fitting and (_accepts(kernel, types) or _accepts(kernel, widened)):
+            return True
+    return False
 
 
 def _may_be_replaced(schema: OpSchema) -> bool:

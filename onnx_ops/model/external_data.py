@@ -36,7 +36,7 @@ def is_small(tensor: onnx.TensorProto) -> bool:
 def load(
     path: PathLike, wanted: Callable[[onnx.TensorProto], bool] | None = is_small
 ) -> onnx.ModelProto:
-    """Load a model, with the `wanted` ones of its external tensors in the model itself.
+    """Load a model, with the `wanted` ones of its external tensors in the model itself; None: all.
 
     onnx needs the small ones to infer types. Raises OSError and OpError.
     """
@@ -154,15 +154,14 @@ def file_of(location: str, origin: PathLike) -> str:
 
 
 def roots(origin: PathLike) -> list[str]:
-    """Return the folders that may hold external data. Locations are relative to the first one."""
+    """Return the folders that may hold external data, which may be equal.
+
+    Locations are relative to the first one.
+    """
     origin = os.path.abspath(origin)
     if os.path.isdir(origin):
         return [os.path.realpath(origin)]
-    return list(
-        dict.fromkeys(
-            [os.path.realpath(os.path.dirname(origin)), os.path.dirname(os.path.realpath(origin))]
-        )
-    )
+    return [os.path.realpath(os.path.dirname(origin)), os.path.dirname(os.path.realpath(origin))]
 
 
 def put_in_reach(model: onnx.ModelProto, origin: PathLike, most: float) -> str | None:

@@ -45,7 +45,7 @@ def module_of(path: PathLike) -> ModuleType:
     name = file.stem  # the link's name: its target may have any name
     if file.suffix != ".py" or not name.isidentifier():
         rule = "must be the name of a module and .py, such as my_operators.py"
-        raise OpError("operators", repr(str(path)), rule, "onnx_ops")
+        raise refusal(repr(str(path)), rule)
     module = sys.modules.get(name)
     if module is None:
         spec = spec_from_file_location(name, file)
@@ -58,13 +58,16 @@ def module_of(path: PathLike) -> ModuleType:
             del sys.modules[name]
             if isinstance(error, OpError) or not isinstance(error, Exception | SystemExit):
                 raise
-            raise OpError(
-                "operators", repr(str(path)), f"can't be imported: {reason(error)}", "onnx_ops"
-            ) from error
+            raise refusal(repr(str(path)), f"can't be imported: {reason(error)}") from error
     elif Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         rule = f"has the name of the module {name}, which is imported; rename it"
-        raise OpError("operators", repr(str(path)), rule, "onnx_ops")
+        raise refusal(repr(str(path)), rule)
     return module
+
+
+def refusal(value: str, rule: str) -> OpError:
+    """Return the OpError for a file or an operator that can't be used."""
+    return OpError("operators", value, rule, "onnx_ops")
 
 
 def operators_in(module: ModuleType) -> list[Declared]:
@@ -80,7 +83,7 @@ def operators_in(module: ModuleType) -> list[Declared]:
         _with_python_ops[module.__name__] = module
     elif not operators:
         rule = "has no operators, which onnx_ops.operator or onnxruntime_extensions.onnx_op makes"
-        raise OpError("operators", repr(module.__file__), rule, "onnx_ops")
+        raise refusal(repr(module.__file__), rule)
     return operators
 
 
@@ -112,10 +115,10 @@ def sources_of(operators: Iterable[Operator]) -> list[OperatorSource]:
         module = modules[operator.source] = sys.modules[operator.source]
         if getattr(module, "__file__", None) is None:
             rule = "is of no file, which other processes could read; write it into one"
-            raise OpError("operators", operator.title, rule, "onnx_ops")
+            raise refusal(operator.title, rule)
         if all(declaration_of(declared) is not operator for declared in operators_in(module)):
             rule = f"is in no variable of {module.__name__}, where other processes could find it"
-            raise OpError("operators", operator.title, rule, "onnx_ops")
+            raise refusal(operator.title, rule)
     return list(dict.fromkeys(map(_source_of, modules.values())))
 
 
@@ -136,7 +139,7 @@ def operators_at(source: OperatorSource) -> list[Declared]:
     module = module_of(location) if Path(location).suffix == ".py" else import_module(location)
     if digest_of_module(module) != expected:
         rule = "is not the file that the other process has; copy it, or start again"
-        raise OpError("operators", repr(module.__file__), rule, "onnx_ops")
+        raise refusal(repr(module.__file__), rule)
     return operators_in(module)
 
 

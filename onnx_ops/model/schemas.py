@@ -36,10 +36,7 @@ if TYPE_CHECKING:
     from .types import Array, Dimension
 
 
-_NAMES = {
-    name: helper.tensor_dtype_to_string(t.onnx).split(".")[1].lower()
-    for name, t in dtypes.TABLE.items()
-}
+_NAMES = {name: TensorProto.DataType.Name(t.onnx).lower() for name, t in dtypes.TABLE.items()}
 
 
 def register_schemas(operators: Iterable[Declared] = ()) -> None:
@@ -172,11 +169,13 @@ def set_output_types(operator: Operator, context: InferenceContext) -> None:
         inputs = operator.each_input(len(types))
     except OpError:  # the checker reports a wrong number of inputs
         return
-    values = [context.get_input_data(k) if i.values else None for k, i in enumerate(inputs)]
-    tensors = [
-        v if isinstance(v, TensorProto) and not uses_external_data(v) else None for v in values
+    tensors = [context.get_input_data(k) if i.values else None for k, i in enumerate(inputs)]
+    values = [
+        numpy_helper.to_array(tensor).tolist()
+        if isinstance(tensor, TensorProto) and not uses_external_data(tensor)
+        else None
+        for tensor in tensors
     ]
-    values = [None if v is None else numpy_helper.to_array(v).tolist() for v in tensors]
     shapes = None
     with suppress(OpError):
         shapes = plain.infer(
@@ -198,9 +197,7 @@ def attribute_values(operator: Operator, context: InferenceContext) -> Attribute
 
     They are None, too, if a function's caller passes one.
     """
-    attributes = {
-        name: context.get_attribute(name) for a in operator.attributes for name in a.names
-    }
+    attributes = {name: context.get_attribute(name) for name in operator.attribute_names}
     try:
         values = {
             name: helper.get_attribute_value(a) for name, a in attributes.items() if a is not None

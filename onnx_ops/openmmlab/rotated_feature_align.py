@@ -100,7 +100,6 @@ def reference(
 ROTATED_FEATURE_ALIGN = Operator(
     domain="mmcv",
     name="MMCVRotatedFeatureAlign",
-    versions=(1,),
     ranks=(4,),
     inputs=(Input("features", "T"), Input("boxes", "T")),
     outputs=(Output("output", "T"),),

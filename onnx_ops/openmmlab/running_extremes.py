@@ -143,7 +143,6 @@ def running(
     return Operator(
         domain="mmcv",
         name=name,
-        versions=(1,),
         ranks=tuple(range(1, MAX_RANK + 1)),
         inputs=(Input("input", "T"),),
         outputs=(Output("values", "T"), Output("indices", "I")),
@@ -158,7 +157,6 @@ def running(
 CORNER_POOL = Operator(
     domain="mmcv",
     name="MMCVCornerPool",
-    versions=(1,),
     ranks=(4,),
     inputs=(Input("input", "T"),),
     outputs=(Output("output", "T"),),

@@ -615,7 +615,6 @@ FORMULAS: dict[str, Callable[..., Any]] = {
 COMPUTED_GRID_SAMPLE = grid_sample.Operator(
     domain="onnx_ops",
     name="ComputedGridSample",
-    versions=(1,),
     ranks=(4, 5),
     inputs=(
         Input("X", "T1"),

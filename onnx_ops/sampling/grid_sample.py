@@ -450,7 +450,6 @@ def reference_mmcv(
 MMCV = Operator(
     domain="mmcv",
     name="grid_sampler",
-    versions=(1,),
     ranks=(4,),
     inputs=(Input("input", "T"), Input("grid", "T")),
     outputs=(Output("output", "T"),),

@@ -101,8 +101,7 @@ def _registered(options: ort.SessionOptions) -> bool:
         }}"""
     )
     profiling = options.enable_profiling
-    if profiling:
-        options.enable_profiling = False  # a session that profiles writes a file even if it fails
+    options.enable_profiling = False  # a session that profiles writes a file even if it fails
     try:
         BuiltinSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     except Exception as error:
@@ -113,8 +112,7 @@ def _registered(options: ort.SessionOptions) -> bool:
             return False
         raise
     finally:
-        if profiling:
-            options.enable_profiling = True
+        options.enable_profiling = profiling
     raise AssertionError(f"there is an op called {MISSING}")
 
 
@@ -152,11 +150,8 @@ def declare(operator: Operator) -> None:
 
 def _declare(operator: Operator, signature: Mapping[str, str]) -> None:
     """Add the op for one {type variable: element type} to the library."""
-    types = extensions.PyCustomOpDef
-
-    def tensor_type(name: str) -> int:
-        return getattr(types, "dt_" + {"float32": "float", "float64": "double"}.get(name, name))
-
+    types = extensions.PyCustomOpDef  # its numbers of element types are ONNX's
+    element_type = lambda tensor: dtypes.TABLE[signature[tensor.type]].onnx
     by_kind = {
         "int": types.dt_int64,
         "ints": types.dt_int64,
@@ -171,8 +166,8 @@ def _declare(operator: Operator, signature: Mapping[str, str]) -> None:
         scalars[PRESENT] = types.dt_string
     extensions.onnx_op(
         op_type=name_of_op(operator),
-        inputs=[*(tensor_type(signature[i.type]) for i in operator.inputs), *lists, types.dt_int64],
-        outputs=[tensor_type(signature[o.type]) for o in operator.outputs],
+        inputs=[*map(element_type, operator.inputs), *lists, types.dt_int64],
+        outputs=[*map(element_type, operator.outputs)],
         attrs=scalars,
     )(functools.partial(body, operator, operator.numpy_types(signature)))
 

@@ -26,6 +26,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ..declaration import dtypes, plain
+from ..declaration.attributes import KINDS
 from ..declaration.errors import OpError, as_text, errors_of, escaped
 from ..model.external_data import opened
 from ..model.files import EXTENSIONS, REPLACING, lowered_name
@@ -141,7 +142,7 @@ def _lowered(
     )
     names = (name for name in candidates if name not in used)
     run = next(names) if has_run_input else None
-    register_schemas(operator for operator in operators.values() if not is_built_in(operator))
+    register_schemas(operators.values())
     original = deepcopy(lowered)
     typed = Graph(Model(original, origin, operators), original.graph, "main")
     _Lowering(operators, run, names).graph(lowered.graph, typed)
@@ -237,7 +238,7 @@ class _NodeLowering(NamedTuple):
                 value = self.values.by_name[a.name]
                 attributes.append(stated.get(a.name) or node_attribute(a, value))
             else:
-                vector = np.empty(0, LIST_TYPES[a.kind]) if vector is None else vector
+                vector = np.empty(0, KINDS[a.kind].dtype) if vector is None else vector
                 inputs.append(self.constant(vector))
         marks = ["01"[bool(name)] for i, name in self.inputs if i.presence == "optional"]
         if marks:
@@ -343,7 +344,6 @@ def _value(attribute: onnx.AttributeProto) -> Any:
 
 
 RESHAPES = "Reshape", "Squeeze", "Unsqueeze"
-LIST_TYPES = {"ints": np.int64, "floats": np.float64}
 
 
 def name_of_op(operator: Operator) -> str:
@@ -358,7 +358,7 @@ def optional_inputs(operator: Operator) -> list[Input]:
 
 def unable(operator: Operator) -> str | None:
     """Return the reason why an operator can't be a Python op of onnxruntime-extensions, or None."""
-    if any(i.presence == "variadic" for i in operator.inputs):
+    if operator.is_variadic:
         return "has no variadic inputs"
     if any(a.kind == "tensor" for a in operator.attributes):
         return "has no attributes that are tensors"

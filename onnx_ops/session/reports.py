@@ -12,18 +12,22 @@ with the message of the report:
   another one.
 """
 
+from __future__ import annotations
+
 import threading
 from collections import deque
+from typing import TYPE_CHECKING
 
 from ..declaration.errors import OpError
 from ..native import table
+
+if TYPE_CHECKING:
+    from .types import Report
 
 LONGEST = table.Answer.message.size - 1  # bytes of a message
 # ONNX Runtime's texts about a failed node.
 FAILED, STATUS = "Non-zero status code", "Status Message: "
 BOUND = "Error in execution: "  # before them, with I/O binding
-# (message, arguments of the OpError)
-Report = tuple[str, tuple[str | None, str | None, str, str | None]]
 
 
 class Here(threading.local):

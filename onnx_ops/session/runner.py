@@ -31,21 +31,12 @@ if TYPE_CHECKING:
     from ..model.types import Array, File, OperatorSource, PathLike
     from ..registry import Declared, Operators
     from .prepare import Prepared
-    from .types import AnyBackend, Described, RunnerSettings
+    from .types import AnyBackend, Described
 
 
 QUIET = 4  # a severity: errors are not logged, since exceptions have the same text
-_OF_RUNNER = {
-    "model",
-    "threads",
-    "backend",
-    "optimize",
-    "operators",
-    "_key",
-    "session",
-    "inputs",
-    "outputs",
-}
+# Attributes of a Runner that its pickles don't have.
+_UNPICKLED = {"operators", "session", "inputs", "outputs"}
 _TYPES = {"float": "float32", "double": "float64"}  # {ONNX Runtime's name: ours} where they differ
 
 
@@ -116,12 +107,8 @@ class Runner:
         declarations = [*map(declaration_of, self.operators)]
         titles = tuple(declaration.title for declaration in declarations)
         sources = tuple(sources_of(declarations))
-        settings = self.model, self.threads, self.backend, self.optimize
-        # The attributes of a subclass.
-        own_attributes = {
-            name: value for name, value in vars(self).items() if name not in _OF_RUNNER
-        }
-        return _copy, (type(self), self._key, settings, titles, sources), own_attributes
+        attributes = {name: value for name, value in vars(self).items() if name not in _UNPICKLED}
+        return _copy, (type(self), self._key, titles, sources), attributes
 
     @functools.cached_property
     def session(self) -> InferenceSession:
@@ -162,23 +149,17 @@ class Runner:
 def _copy(
     runner_class: type[Runner],
     key: str,
-    settings: RunnerSettings,
     titles: tuple[str, ...],
     sources: tuple[OperatorSource, ...],
 ) -> Runner:
-    """Return this process' copy of the Runner with a key.
+    """Return this process' copy of the Runner with a key, which gets its attributes after that.
 
     titles   of its operators
     sources  modules and files that declare them, see `sources_of`
     """
-    model, threads, backend, optimize = settings
     declared = [operator for source in sources for operator in operators_at(source)]
-    operators = [operator for operator in declared if declaration_of(operator).title in titles]
     copy = runner_class.__new__(runner_class)
-    Runner.__init__(
-        copy, model, threads=threads, backend=backend, optimize=optimize, operators=operators
-    )
-    copy._key = key
+    copy.operators = [o for o in declared if declaration_of(o).title in titles]
     return copy
 
 
@@ -268,12 +249,11 @@ def _element_type(ort_type: str) -> str | None:
 
 def _native(value: Any) -> Any:
     """Return an array in native byte order, which ONNX Runtime requires; other values unchanged."""
-    is_array = isinstance(value, np.ndarray)
-    return value.astype(value.dtype.newbyteorder("="), copy=False) if is_array else value
+    return dtypes.contiguous(value) if isinstance(value, np.ndarray) else value
 
 
 def _ort_value(array: Array) -> ort.OrtValue:
-    array = np.asarray(array, order="C")  # which a number without axes stays
+    array = dtypes.contiguous(array)
     if array.dtype.name == "bfloat16":
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(
             array.view(np.uint16), dtypes.TABLE["bfloat16"].onnx

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from ..model.types import Dimension, File, NumpyType
+    from ..model.types import Dimension, NumpyType
 
     Backend: TypeAlias = Literal["native", "extensions"]
     # The latter: ONNX Runtime's built-in kernels.
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     # With the name of its additional input, if it has one.
     Lowered: TypeAlias = tuple[onnx.ModelProto, str | None]
 
+    # (message, arguments of the OpError) on its way from C
+    Report: TypeAlias = tuple[str, tuple[str | None, str | None, str, str | None]]
+
     # Of each input of a node without compiled code: whether its plan reads the values, and the type
     # of its elements
     InputTypes: TypeAlias = tuple[tuple[bool, NumpyType], ...]
 
-    # (model, threads, backend, optimize) of a Runner
-    RunnerSettings: TypeAlias = tuple[File, int | None, AnyBackend, bool]
     Settings: TypeAlias = Mapping[str, Any]  # of an installation, see `settings_of`
 
     # (symbol, path of the object file) of a variant's functions

@@ -70,10 +70,7 @@ class Variant(NamedTuple):
     @property
     def variables(self) -> list[str]:
         """Return the type variables of the tensors that kernels see."""
-        read = self.operator.inputs_read
-        return sorted(
-            {self.operator.inputs[k].type for k in read} | {o.type for o in self.operator.outputs}
-        )
+        return sorted({*self.operator.variables_seen})
 
     @property
     def types(self) -> set[str]:
@@ -106,7 +103,7 @@ class Variant(NamedTuple):
 
         if registry.is_built_in(self.operator):
             return None
-        entries = list(self.entries())
+        entries = self.key
         try:
             reached: object = key.reached(
                 [function for entry in entries for function in entry.functions]

@@ -42,13 +42,14 @@ log = logging.getLogger("onnx_ops")
 
 def compile_variants(
     by_name: dict[str, Variant],
-    jobs: int,
+    jobs: int | None,
     progress: Callable[[str, int, int], object] | None = None,
     level: Level | None = None,
 ) -> dict[str, Compiled]:
     """Compile {name: variant}; return {name: its functions}.
 
-    jobs      number of other processes that compile in parallel; 1: compile in this process
+    jobs      number of other processes that compile in parallel; 1: compile in this process; None:
+              the CPUs that this process may use
     progress  called before each variant with (its name, its index, the number of variants), by one
               thread at a time and in the order of the indices
     level     the CPU and the system to compile for (`level` of compiler/target.py); default: these
@@ -64,7 +65,7 @@ def compile_variants(
             with lock:
                 progress(name, next(numbers), len(by_name))
 
-    jobs = min(jobs, len(by_name))
+    jobs = min(jobs or len(system.available_cpus()), len(by_name))
     if by_name and (jobs > 1 or level):
         return compile_in_processes(by_name, jobs, begin, level)
     results = {}
