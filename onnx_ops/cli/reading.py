@@ -204,15 +204,9 @@ def find_missing(
                 inputs, outputs = ([graph.type(name).elements if name else None for name in values]
                                    for values in (node.input, node.output))  # fmt: skip
                 if not has_kernel(schema, inputs, outputs):
-                    types = dict.fromkeys(
-                        dtypes.NAMES[element_type]
-                        for element_type in inputs
-                        if element_type in dtypes.NAMES
-                    )
                     count(
                         report.no_kernel,
-                        f"{title(*key)}-{schema.since_version} of "
-                        f"{' and '.join(types) or 'any type'}",
+                        f"{title(*key)}-{schema.since_version} of {text_of_types(inputs)}",
                     )
             elif declared(node) or not intended(node):  # the former in a version that nobody has
                 version = (
@@ -225,6 +219,12 @@ def find_missing(
                     count(report.unknown, text)
                     strangers.append((node, graph))
     return strangers
+
+
+def text_of_types(types: Iterable[int | None]) -> str:
+    """Return the names of data types by their numbers, as text."""
+    names = dict.fromkeys(dtypes.NAMES[number] for number in types if number in dtypes.NAMES)
+    return " and ".join(names) or "any type"
 
 
 def count(counts: dict[str, int], text: str) -> None:
