@@ -298,7 +298,7 @@ class Operator:
         The domain, as in a model's node; "" is ai.onnx.
     name : str
         The name, as in a model's node.
-    versions : tuple of int
+    versions : tuple of int, default (1,)
         The versions of the domain that changed the operator.
     has_older : bool, default False
         Whether nodes of older versions are another operator, which ONNX Runtime

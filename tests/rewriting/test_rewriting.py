@@ -615,7 +615,7 @@ def test_large_constants_are_not_computed(monkeypatch):
     computed = []
     run = folding.run_reference
     monkeypatch.setattr(folding, "LARGEST", 4 * 100**2 * folding.REFERENCE)
-    monkeypatch.setattr(folding, "LARGEST", 4 * 100**2)
+    monkeypatch.setattr("onnx_ops.rewriting.models.LARGEST", 4 * 100**2)
     monkeypatch.setattr(
         folding, "run_reference", lambda *arguments: computed.append(1) or run(*arguments)
     )
