@@ -512,7 +512,7 @@ def unknown_domains(tmp_path: Path) -> str:
     with pytest.warns(UserWarning, match="onnx_ops") as caught:
         onnx_ops.InferenceSession(path, quiet())
     path = written_as_ort(OPEN, tmp_path / "ours.ort")
-    options = onnx_ops.register(quiet(), domains=[""])
+    options = onnx_ops.register(quiet(), domains=["", "com.microsoft"])
     assert nodes_run(lambda: onnx_ops.InferenceSession(path, options)) == 1
     return str(caught[0].message)
 
@@ -522,7 +522,7 @@ def built_in_kernels_in_the_other_format(tmp_path: Path) -> None:
     path = written_as_ort(OPEN, tmp_path / "model.ort", with_onnx_ops=False)
     assert nodes_run(lambda: ort.InferenceSession(path, quiet())) == 0
     path = written_as_ort(OPEN, tmp_path / "ours.ort")
-    options = onnx_ops.register(quiet(), domains=[""])
+    options = onnx_ops.register(quiet(), domains=["", "com.microsoft"])
     assert nodes_run(lambda: ort.InferenceSession(path, options)) == 1
 
 
