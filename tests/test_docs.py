@@ -230,9 +230,9 @@ def test_claims_of_the_readme():
         round(sum(row[0] * row[k] for row in grids) / sum(row[0] for row in grids)) for k in (2, 3)
     ]
     assert (
-        f"GridSample is at least 1.5 times as fast as the faster of the two in {shares[0]} % of the "
-        f"cases, and at least twice as fast in {shares[1]} %; Col2Im is at least as fast as both in "
-        f"{folds[1]:.0f} %"
+        f"GridSample is at least 1.5 times as fast as the faster of the two in {shares[0]} % of "
+        f"the cases, and at least twice as fast in {shares[1]} %; Col2Im is at least as fast as "
+        f"both in {folds[1]:.0f} %"
     ) in text
 
 
