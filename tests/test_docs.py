@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 from PIL import Image
 from support import pictures
-from support.byte_readers import imported_domains
+from support.cases import imported_domains
 from support.commands import invoke
 from support.network_tables import PAGE, SHOWN, recorded
 from support.pages import CONTINUED, ROOT, addresses, examples, get, program, repository

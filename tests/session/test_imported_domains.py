@@ -3,8 +3,7 @@
 import pytest
 from onnx import helper
 from support.backends import quiet
-from support.byte_readers import imported_domains
-from support.cases import GRID_SAMPLE, model
+from support.cases import GRID_SAMPLE, imported_domains, model
 
 import onnx_ops
 from onnx_ops.ahead.warmup import needed_by

@@ -9,7 +9,6 @@ import onnx
 import onnxruntime as ort
 import pytest
 from support.backends import quiet, run_session
-from support.byte_readers import imported_domains
 from support.cases import (
     CASES,
     DEFORM_CONV,
@@ -18,6 +17,7 @@ from support.cases import (
     ROI_ALIGN,
     assert_close,
     expected_of,
+    imported_domains,
     model,
     parsed,
 )

@@ -13,7 +13,6 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from support.backends import quiet, run_session, written_in_ort_format
-from support.byte_readers import imported_domains
 from support.cases import (
     ATTENTION,
     OPENVINO,
@@ -21,6 +20,7 @@ from support.cases import (
     assert_close,
     case_named,
     expected_of,
+    imported_domains,
     model,
 )
 from support.selection import each_dtype

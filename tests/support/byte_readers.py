@@ -53,11 +53,6 @@ class BrokenPromiseError(AssertionError):
     """A promise that a reader breaks."""
 
 
-def imported_domains(model):
-    """The domains that a model imports; None if they are unknown."""
-    return model_files.imports_and_nodes(model)[0]
-
-
 def parsed(content):
     """Return the model in bytes, or None."""
     proto = onnx.ModelProto()
@@ -73,7 +68,7 @@ def fields(content: bytes, folder: Path) -> None:
     imports, nodes = model_files.imports_and_nodes(content)
     proto = parsed(content)
     if proto is not None and imports is not None:
-        check_equal("imports", imports, imported_domains(proto))
+        check_equal("imports", imports, cases.imported_domains(proto))
         proto.ClearField("training_info")  # which no session reads
         in_proto = [message for message in messages(proto) if isinstance(message, onnx.NodeProto)]
         expected = {(as_text(domain_of(node)), as_text(node.op_type)) for node in in_proto}

@@ -8,6 +8,7 @@ import onnx
 from onnx import helper
 
 from onnx_ops.declaration import dtypes
+from onnx_ops.model.files import imports_and_nodes
 from onnx_ops.registry import OPERATORS
 from onnx_ops.sampling.computed_grid_sample import INPUTS, program
 
@@ -970,6 +971,11 @@ def model(domain, op_type, inputs, attributes, *, opset=21, dims="fixed", consta
     ]
     graph = helper.make_graph([node], "one_node", described, outputs, initializers)
     return finished(graph, opset, domain)
+
+
+def imported_domains(model):
+    """The domains that a model imports; None if they are unknown."""
+    return imports_and_nodes(model)[0]
 
 
 def finished(graph, opset=21, *domains):
