@@ -24,7 +24,7 @@ from .prepare import extensions, prepare
 from .session import InferenceSession
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Hashable, Iterable, Mapping
     from typing import Any
 
     from ..model.sessions import OrtSession
@@ -106,9 +106,10 @@ class Runner:
     def __reduce__(self) -> tuple[Any, ...]:
         declarations = [*map(declaration_of, self.operators)]
         titles = tuple(declaration.title for declaration in declarations)
-        sources = tuple(sources_of(declarations))
         attributes = {name: value for name, value in vars(self).items() if name not in _UNPICKLED}
-        return _copy, (type(self), self._key, titles, sources), attributes
+        # What a session is made of: if it changes, another process makes another session.
+        key = self._key, self.model, self.threads, self.backend, self.optimize
+        return _copy, (type(self), key, titles, tuple(sources_of(declarations))), attributes
 
     @functools.cached_property
     def session(self) -> InferenceSession:
@@ -148,11 +149,13 @@ class Runner:
 @functools.lru_cache(maxsize=4)
 def _copy(
     runner_class: type[Runner],
-    key: str,
+    key: Hashable,
     titles: tuple[str, ...],
     sources: tuple[OperatorSource, ...],
 ) -> Runner:
     """Return this process' copy of the Runner with a key, which gets its attributes after that.
+
+    key      of the Runner and its settings
 
     titles   of its operators
     sources  modules and files that declare them, see `sources_of`

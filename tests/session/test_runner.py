@@ -106,6 +106,9 @@ def test_a_session_is_made_when_it_is_needed(monkeypatch):
     assert len(opened) == 2
     pickle.loads(pickle.dumps(onnx_ops.Runner(proto())))(batch())
     assert len(opened) == 3
+    original.optimize = True  # other settings than those of the copies so far
+    pickle.loads(pickle.dumps(original))(batch())
+    assert len(opened) == 4
 
 
 class Scaled(onnx_ops.Runner):
