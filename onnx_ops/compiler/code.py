@@ -67,6 +67,8 @@ class Code:
             # module's lock.
             is_here = any(map(is_being_imported, entry.functions))
             kept.check()
+            # Without memory LLVM, and the C library's thread-local data, end the process.
+            mmap.mmap(-1, MEMORY).close()
             with announced(_title.get(entry.name), kept):
                 content = self.make() if is_here else uninterrupted(self.make)
         self.content = content
@@ -160,7 +162,7 @@ def uninterrupted(function: Callable[[], Result]) -> Result:
     That thread has a stack that is large enough for LLVM.
 
     Numba must not be interrupted, since its state would stay inconsistent. The interrupt is raised
-    here at once, and the other thread goes on to its end. Raises OSError if there is no memory.
+    here at once, and the other thread goes on to its end.
     """
     outcome: SimpleQueue = SimpleQueue()
     context = copy_context()
@@ -171,8 +173,6 @@ def uninterrupted(function: Callable[[], Result]) -> Result:
         except BaseException as error:
             outcome.put((None, error))
 
-    # Without memory LLVM, and the C library's thread-local data, end the process.
-    mmap.mmap(-1, MEMORY).close()
     with POOL:
         before = threading.stack_size(STACK)
         try:

@@ -303,8 +303,8 @@ def _kernel_inputs(
     """Return Tensors for the inputs of these types that the kernel at a position reads; None for an
     absent one.
 
-    Inputs with ranks have that many axes. If the plan reads an input's values,
-    the record holds these in place of its sizes.
+    Inputs with ranks have that many axes. If the plan reads an input's values, the record holds
+    these in place of its sizes.
     """
     ranks = operator.combination(position)
     return [
