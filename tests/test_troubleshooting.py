@@ -929,6 +929,22 @@ def other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names[0] == names[2] != names[1]
 
 
+WAITING = """
+import os, time
+
+def outcome(child, seconds):
+    # Wait for a child process, and kill it if it doesn't end in this time.
+    deadline = time.monotonic() + seconds
+    ended = 0
+    while not ended and time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if not ended:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    return "ends" if ended else "hangs"
+"""
+
 FORKED = """
 import os, sys, time, warnings
 import numpy as np
@@ -959,15 +975,7 @@ for work in (of_parent, of_child):
             work()
         finally:
             os._exit(0)
-    deadline = time.monotonic() + (0.5 if work is of_parent else 600)
-    ended = 0
-    while not ended and time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.01)
-    if not ended:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    print("ends" if ended else "hangs", flush=True)
+    print(outcome(child, 0.5 if work is of_parent else 600), flush=True)
 """
 
 
@@ -975,7 +983,7 @@ for work in (of_parent, of_child):
 def forks() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("there is no fork here")
-    of_parent, of_child = python(FORKED).stdout.split()
+    of_parent, of_child = python(WAITING + FORKED).stdout.split()
     assert of_child == "ends"
     if ORT_VERSION == WORDED:  # other versions may wait for no threads
         assert of_parent == "hangs"
@@ -992,15 +1000,7 @@ for leave in (sys.exit, os._exit):
     child = os.fork()
     if not child:
         leave(0)
-    deadline = time.monotonic() + (0.5 if leave is sys.exit else 600)
-    ended = 0
-    while not ended and time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.01)
-    if not ended:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-    print("ends" if ended else "hangs", flush=True)
+    print(outcome(child, 0.5 if leave is sys.exit else 600), flush=True)
 """
 
 
@@ -1008,7 +1008,7 @@ for leave in (sys.exit, os._exit):
 def exits_of_children() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("there is no fork here")
-    normal, at_once = python(LEAVING, WARP).stdout.split()
+    normal, at_once = python(WAITING + LEAVING, WARP).stdout.split()
     assert at_once == "ends"
     if ORT_VERSION == WORDED:  # other versions may wait for no threads
         assert normal == "hangs"
