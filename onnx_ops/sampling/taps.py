@@ -455,22 +455,22 @@ def move_inside(
     for b in range(coordinates.size if outside > 0 else 0):
         k = first_tap(coordinates[b])
         at0 = padded_tap(k, size, padding_mode, align_corners)
-        at1 = padded_tap(k + 1, size, padding_mode, align_corners)
-        at2 = padded_tap(k + 2, size, padding_mode, align_corners)
-        at3 = padded_tap(k + 3, size, padding_mode, align_corners)
+        at1 = padded_tap(np.int32(k + 1), size, padding_mode, align_corners)
+        at2 = padded_tap(np.int32(k + 2), size, padding_mode, align_corners)
+        at3 = padded_tap(np.int32(k + 3), size, padding_mode, align_corners)
         first = min(min(min(at0, at1), min(at2, at3)), last)
         first = np.int32(first - (missing if base[b] > last_base else np.int32(0)))
         v0 = w0[b] if at0 < size else zero
         v1 = w1[b] if at1 < size else zero
         v2 = w2[b] if at2 < size else zero
         v3 = w3[b] if at3 < size else zero
-        base[b] += np.int32(first - clamped(k, last))
+        base[b] = np.int32(base[b] + first - clamped(k, last))
         pixels = at0, at1, at2, at3
         values = v0, v1, v2, v3
         w0[b] = pixel_weight(first, pixels, values)
-        w1[b] = pixel_weight(first + 1, pixels, values)
-        w2[b] = pixel_weight(first + 2, pixels, values)
-        w3[b] = pixel_weight(first + 3, pixels, values)
+        w1[b] = pixel_weight(np.int32(first + 1), pixels, values)
+        w2[b] = pixel_weight(np.int32(first + 2), pixels, values)
+        w3[b] = pixel_weight(np.int32(first + 3), pixels, values)
 
 
 @jitable
@@ -495,14 +495,14 @@ def padded_tap(tap: Pixel32, size: Pixel32, padding_mode: int, align_corners: in
     The tap is at most a period and two pixels away from the image, or nowhere.
     """
     k = tap
-    exists = tap >= -2 * size - 4
-    if padding_mode == REFLECTION and exists:
-        k = align_corners - 1 - k if k < 0 else k
-        k = 2 * size - 1 - align_corners - k if k >= size else k
-        k = align_corners - 1 - k if k < 0 else k
-    if padding_mode != ZEROS and exists:  # a reflected tap may still be outside of a single pixel
-        k = min(max(k, 0), size - 1)
-    return np.int32(k) if 0 <= k < size else np.int32(size)
+    if padding_mode == REFLECTION:
+        low, high = np.int32(align_corners - 1), np.int32(2 * size - 1 - align_corners)
+        k = np.int32(low - k) if k < 0 else k
+        k = np.int32(high - k) if k >= size else k
+        k = np.int32(low - k) if k < 0 else k
+    if padding_mode != ZEROS:  # a reflected tap may still be outside of a single pixel
+        k = clamped(k, np.int32(size - 1))
+    return k if is_below(k, size) and tap >= np.int32(-2 * size - 4) else size
 
 
 @jitable
