@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 MOVED = 16  # points that are tested together for taps outside
 LARGEST_AXIS = 2**24  # of an image with 32-bit indices: float32 has all integers up to here
 LARGEST_IMAGE = 2**31  # pixels
+NO_PIXEL = np.int32(LARGEST_IMAGE - 1)  # of an axis
 
 
 class Reading(NamedTuple):
@@ -254,7 +255,7 @@ def place_points(
             w = weight[i]
             along = coordinates[i][:end]
             pixels = base[:end]
-            last = np.int32(spare if i == column and spare >= 0 else LARGEST_IMAGE - 1)
+            last = np.int32(spare if i == column and spare >= 0 else NO_PIXEL)
             if place_cubic(along, size, pixels, (w[0], w[1], w[2], w[3])) > 0:
                 for b in range(0, end, MOVED):
                     move_inside(
@@ -445,7 +446,6 @@ def move_inside(
     0: those that follow in memory, or beyond the `last_base`, those that precede.
     """
     w0, w1, w2, w3 = weights
-    zero = w0.dtype.type(0)
     last = np.int32(max(size - 4, 0))
     outside = np.int32(size < 4)
     missing = np.int32(max(4 - size, 0))
@@ -460,13 +460,9 @@ def move_inside(
         at3 = padded_tap(np.int32(k + 3), size, padding_mode, align_corners)
         first = min(min(min(at0, at1), min(at2, at3)), last)
         first = np.int32(first - (missing if base[b] > last_base else np.int32(0)))
-        v0 = w0[b] if at0 < size else zero
-        v1 = w1[b] if at1 < size else zero
-        v2 = w2[b] if at2 < size else zero
-        v3 = w3[b] if at3 < size else zero
         base[b] = np.int32(base[b] + first - clamped(k, last))
         pixels = at0, at1, at2, at3
-        values = v0, v1, v2, v3
+        values = w0[b], w1[b], w2[b], w3[b]
         w0[b] = pixel_weight(first, pixels, values)
         w1[b] = pixel_weight(np.int32(first + 1), pixels, values)
         w2[b] = pixel_weight(np.int32(first + 2), pixels, values)
@@ -482,13 +478,12 @@ def first_tap(p: Number) -> Pixel32:
 @jitable
 def clamped(k: Pixel32, last: Pixel32) -> Pixel32:
     """k, moved into [0, last]."""
-    k = np.int32(0) if k < 0 else k
-    return last if k > last else k
+    return min(max(k, np.int32(0)), last)
 
 
 @jitable
 def padded_tap(tap: Pixel32, size: Pixel32, padding_mode: int, align_corners: int) -> Pixel32:
-    """Return the pixel that padding substitutes for a tap, or `size` for none.
+    """Return the pixel that padding substitutes for a tap, or NO_PIXEL.
 
     This is `pad_index` without a division.
 
@@ -502,7 +497,7 @@ def padded_tap(tap: Pixel32, size: Pixel32, padding_mode: int, align_corners: in
         k = np.int32(low - k) if k < 0 else k
     if padding_mode != ZEROS:  # a reflected tap may still be outside of a single pixel
         k = clamped(k, np.int32(size - 1))
-    return k if is_below(k, size) and tap >= np.int32(-2 * size - 4) else size
+    return k if is_below(k, size) and tap >= np.int32(-2 * size - 4) else NO_PIXEL
 
 
 @jitable
