@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from llvmlite import ir
@@ -226,36 +225,45 @@ def zipper(rows: int, size: int) -> Callable[..., None]:
     return zip_rows
 
 
+def pair_zipper(size: int) -> Callable[..., None]:
+    """Return `zipper` for two rows, `size` elements at a time, or less if rows are shorter."""
+    zip_rows = zipper(2, size)
+    if size == 2:
+        return zip_rows
+    zip_short = pair_zipper(size // 2)
+
+    @inner
+    def zip_pairs(lanes: View, matrices: int, columns: int, out: View) -> None:
+        if columns >= size:
+            zip_rows(lanes, matrices, columns, out)
+        else:
+            zip_short(lanes, matrices, columns, out)
+
+    return zip_pairs
+
+
 @vectorized(vectors.interleave)
 def make_interleave(lanes: types.NamedTuple, out: types.NamedTuple) -> Callable[..., None] | None:
     if isinstance(array_of(out).dtype, types.Complex):
         return None
     large = square(array_of(lanes))
-    zip_2_16, zip_2_8, zip_2_4, zip_2_2, zip_3_8 = itertools.starmap(
-        zipper, ((2, 16), (2, 8), (2, 4), (2, 2), (3, 8))
-    )
+    zip_pairs = pair_zipper(whole_vector(array_of(lanes)))
+    zip_threes = zipper(3, 8)
     in_large_squares = transposer(large)
     in_small_squares = transposer(4)
     one_by_one = as_written(vectors.interleave)
 
     def interleave(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
         stay_apart()
-        if out.steps[1] != rows and min(rows, columns) < 4:
-            one_by_one(lanes, matrices, rows, columns, out)
-        elif rows == 2 and columns >= 16:
-            zip_2_16(lanes, matrices, columns, out)
-        elif rows == 2 and columns >= 8:
-            zip_2_8(lanes, matrices, columns, out)
-        elif rows == 2 and columns >= 4:
-            zip_2_4(lanes, matrices, columns, out)
-        elif rows == 2 and columns >= 2:
-            zip_2_2(lanes, matrices, columns, out)
-        elif rows == 3 and columns >= 8:
-            zip_3_8(lanes, matrices, columns, out)
-        elif rows >= large and columns >= large:
+        side = min(rows, columns)
+        if side >= large:
             in_large_squares(lanes, matrices, rows, columns, out)
-        elif rows >= 4 and columns >= 4:
+        elif side >= 4:
             in_small_squares(lanes, matrices, rows, columns, out)
+        elif out.steps[1] == rows == 2 and columns >= 2:
+            zip_pairs(lanes, matrices, columns, out)
+        elif out.steps[1] == rows == 3 and columns >= 8:
+            zip_threes(lanes, matrices, columns, out)
         else:
             one_by_one(lanes, matrices, rows, columns, out)
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
 # The same where a row is a sum of several lanes, or differs from the rows beside it.
 SHORT_LANES = 33
+SHORT_TILES = 8  # the same where MANY blocks of a plane tile the image
+MANY = 128
 SHORTEST = 5  # the same where there are fewer than PLANES, which leave a part of each vector empty
 MOST_PIXELS = 2**14  # the rows that a position touches stay in the second-level cache
 MOST_ELEMENTS = 2**17  # of a plane's input, whose places stay there, too
@@ -38,10 +40,16 @@ def are_small(g: Col2ImGeometry) -> bool:
             return False
     y, x = g.axes - 2, g.axes - 1
     planes = g.planes * g.image[y] * g.image[x] // g.pixels
-    in_lanes = g.strides[x] > 1 and not g.disjoint
-    limit = SHORT_LANES if in_lanes or g.counts[y] < g.block[y] else SHORT
-    short = g.counts[x] < (limit if planes >= PLANES else SHORTEST)
-    return short and planes >= LEAST_PLANES and g.positions * g.blocks <= MOST_ELEMENTS
+    limit = SHORT
+    if planes < PLANES:
+        limit = SHORTEST
+    elif g.counts[y] < g.block[y] or (g.strides[x] > 1 and not g.disjoint):
+        limit = SHORT_LANES
+    elif g.disjoint and g.blocks >= MANY:
+        limit = SHORT_TILES
+    return (
+        g.counts[x] < limit and planes >= LEAST_PLANES and g.positions * g.blocks <= MOST_ELEMENTS
+    )
 
 
 @jitable
