@@ -88,7 +88,7 @@ def make_test(
     \b
     Examples:
       onnx-ops make-test --op GridSample --set mode=cubic padding_mode=border
-                         --shape X=1,3,8,8 --shape grid=1,5,5,2 tests/grid_sample
+                         --shape X=1,3,8,8 --shape Grid=1,5,5,2 tests/grid_sample
       onnx-ops make-test --op Col2Im --set pads=1,1,1,1 --shape input=1,18,16
                          --input image_shape=[4,4] --input block_shape=[3,3] tests/col2im
       onnx-ops validate tests/

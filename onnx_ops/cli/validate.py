@@ -67,8 +67,8 @@ def validate(
 
     Tests are folders below PATHS in the layout of onnx's node tests: model.onnx beside
     test_data_set_0/input_0.pb, output_0.pb and so on. A test passes if types and shapes are equal
-    and all values are within the tolerance. It is relative to the largest expected value: 2e-3 for
-    float16, 2e-2 for bfloat16, 1e-4 for float32, 1e-7 for float64, and 0 for other types.
+    and all values are within the tolerance. It is relative to the largest expected value: 2**-9 for
+    float16, 2**-6 for bfloat16, 1e-4 for float32, 1e-7 for float64, and 0 for other types.
     Attributes that an operator doesn't have are reported, since they are ignored.
 
     \b
