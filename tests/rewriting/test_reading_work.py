@@ -142,7 +142,7 @@ def beside(w: Writer, count: int) -> str:
 FAMILIES: dict[str, tuple[Adder, int]] = {  # {name: (the nodes, how many at first)}
     "a chain of elementwise operations": (chained, 20),
     "values that are used twice": (doubled, 20),
-    "sums with what is turned": (turned, 16),
+    "sums with what is turned": (turned, 12),
     "stacks of stacks": (stacked, 16),
     "slices": (sliced, 12),
     "writes in place": (written, 12),

@@ -36,7 +36,7 @@ from .constructors import Forms
 from .forms import Budget, Condition, Form, Whole
 from .rolling import rolled
 
-PER_NODE, AT_LEAST = 15, 8_000  # steps of reading that a model may take in all, some 50 us each
+PER_NODE, AT_LEAST = 10, 5_000  # steps of reading that a model may take in all, some 50 us each
 FEW = 8  # terms of sizes
 LONG_SIZES = 20
 USUAL = 16  # parts of an index, beyond which reading takes longer
