@@ -28,21 +28,20 @@ def type_of(graph: "TypedGraph", name: str) -> Type:
     """Return the Type of a value of the graph, or of one around it."""
     pending = [name]
     while pending:  # what a value is computed from comes first: chains of nodes may be long
-        last = pending[-1]
+        last = pending.pop()
         home = graph.home(last) or graph
         if last in home.types:
-            pending.pop()
             continue
         node = home.producers.get(last)
-        inputs = [] if node is None else [*filter(None, node.input)]
+        # What the graphs inside of a node read comes first, too.
+        inputs = () if node is None else graph.model.reads(node)
         unknown = [
             operand for operand in inputs if operand not in (graph.home(operand) or graph).types
         ]
         if unknown and last not in home.visited:
             home.visited.add(last)
-            pending += unknown
+            pending += [last, *unknown]
             continue
-        pending.pop()
         if unknown:  # a value that is computed from itself
             home.types[last] = UNKNOWN
             continue
@@ -94,9 +93,9 @@ def _completed(graph: "TypedGraph", name: str, inferred: Inferred) -> Type:
         dimensions = stated.shape
     if dimensions is None:
         return Type(elements)
-    # CenterCropPad makes 0 of less.
+    # CenterCropPad makes 0 of less than 0. No tensor is as large as more: products only grow long.
     return Type(elements, tuple(
-        size_of(name, k) if d is None or (isinstance(d, int) and d < 0) else d for k,
+        size_of(name, k) if d is None or (isinstance(d, int) and not 0 <= d < 2**63) else d for k,
         d in enumerate(dimensions)
     ))  # fmt: skip
 
@@ -151,9 +150,10 @@ def _by_subgraphs(graph: "TypedGraph", node: onnx.NodeProto) -> dict[str, Inferr
     """Return {output: type} with the element types, which those of the last outputs of all
     subgraphs are.
     """
-    columns = []
-    for inner in graph.inside(node):
-        columns.append([type_of(inner, value.name).elements for value in inner.owner.output])
+    columns = [
+        [type_of(inner, value.name).elements for value in inner.owner.output]
+        for inner in graph.inside(node)
+    ]
     count = len(node.output)  # a Loop's body has a condition before these
     rows = zip(*(column[-count:] for column in columns), strict=False)
     return {

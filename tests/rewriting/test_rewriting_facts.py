@@ -845,3 +845,40 @@ def test_sizes_that_are_not_what_is_stated(name):
         n: rng.random((1, 1, *s), np.float32) for n, s in images.items()
     }
     assert_same(proto, fed)
+
+
+def test_many_branches_that_read_the_one_before():
+    """Types are worked out for what branches read before that for their node."""
+    w = Writer()
+    y = w.add("GridSample", "x", w.add("Neg", "grid"))
+    for _ in range(400):
+        branches = [
+            helper.make_graph(
+                [helper.make_node(op_type, [y], [f"{op_type}_{y}"])],
+                "branch",
+                [],
+                [helper.make_tensor_value_info(f"{op_type}_{y}", TensorProto.FLOAT, None)],
+            )
+            for op_type in ("Abs", "Neg")
+        ]
+        y = w.add("If", "condition", then_branch=branches[0], else_branch=branches[1])
+    inputs = {
+        "x": ("float32", [1, 1, 4, 5]),
+        "grid": ("float32", [1, 2, 3, 2]),
+        "condition": ("bool", []),
+    }
+    (main,) = (g for g in graphs_of(Model(w.model(inputs, (y, "float32", None)))) if not g.outer)
+    assert main.type(y).elements == TensorProto.FLOAT
+
+
+def test_sizes_beyond_those_of_tensors():
+    """Products of them would have twice the digits with each node."""
+    w = Writer()
+    y = "x"
+    for _ in range(9):
+        columns = w.add("Unsqueeze", y, w.constant([1]))
+        y = w.add("Reshape", w.add("Mul", columns, y), w.constant([-1]))
+    (main,) = graphs_of(Model(w.model({"x": ("float32", [32])}, (y, "float32", None))))
+    sizes = [main.type(node.output[0]).sizes for node in w.nodes if node.op_type == "Reshape"]
+    assert sizes[:3] == [(2**10,), (2**20,), (2**40,)]
+    assert not any(isinstance(size, int) for (size,) in sizes[3:])
