@@ -24,6 +24,12 @@ LARGEST = 2**25
 REFERENCE = 6  # by so much more memory this package's references take, whose arrays are in float64
 MOST_BYTES, MOST_SECONDS = 2**27, 0.5  # that all of these may take, by an estimate of the time
 SELECTIONS = {"Compress", "NonZero", "Unique"}  # types of nodes that make no more than they read
+# Types of nodes whose time and memory sizes of inputs and outputs don't tell.
+LONG = {
+    "Attention", "AveragePool", "ConvInteger", "DFT", "Det", "GRU", "LRN", "LSTM", "LpPool",
+    "MatMulInteger", "MaxPool", "MaxRoiPool", "QLinearConv", "QLinearMatMul", "RNN", "STFT",
+    "StringConcat",
+}  # fmt: skip
 
 
 @dataclass
@@ -54,7 +60,11 @@ def is_small(node: onnx.NodeProto, inputs: Sequence[Type], outputs: Sequence[Typ
     ]
     largest = LARGEST // REFERENCE if node.op_type in OURS else LARGEST
     is_bounded = node.op_type in SELECTIONS or all(tensor.count < math.inf for tensor in outputs)
-    return is_bounded and all(size <= largest or size == math.inf for size in sizes)
+    return (
+        node.op_type not in LONG
+        and is_bounded
+        and all(size <= largest or size == math.inf for size in sizes)
+    )
 
 
 def computed(
@@ -72,8 +82,13 @@ def computed(
     try:
         if not account.takes(*_cost(node, feeds, outputs)):
             return None
-        infos = map(helper.make_empty_tensor_value_info, node.output)
-        proto = model_of([node], feeds, infos, {"": opset}, ir_version)
+        proto = model_of(
+            [node],
+            feeds,
+            map(helper.make_empty_tensor_value_info, node.output),
+            {"": opset},
+            ir_version,
+        )
         return (run_reference if node.op_type in OURS else run_onnx_runtime)(proto, feeds, name)
     except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
         return None
@@ -95,36 +110,28 @@ def _cost(
     node: onnx.NodeProto, feeds: Mapping[str, Array], outputs: Sequence[Type]
 ) -> tuple[float, float]:
     """Return about how many bytes and seconds a node takes for these constants."""
-    read = [array.size for array in feeds.values()]
     counts = [tensor.count for tensor in outputs if tensor.count < math.inf]
     # Elements have 8 bytes at most, but for complex ones and strings.
     size = sum(array.nbytes for array in feeds.values()) + 8 * sum(counts)
-    count = max(counts or read)
+    count = max(counts or (array.size for array in feeds.values()))
     products = 0.0
     if node.op_type in PRODUCTS:
         products = PRODUCTS[node.op_type](feeds[node.input[:2][-1]].shape)
     if node.op_type == "RoiAlign":
-        count = max(count, _samples(node, *(feeds[name] for name in node.input[:2])))
+        count = max(count, _samples(node, count, *(feeds[name] for name in node.input[:2])))
     return size, seconds_of(node, count, products)
 
 
-def _samples(node: onnx.NodeProto, x: Array, rois: Array) -> float:
-    """Return about how many samples a RoiAlign takes: a stated number for each bin, or one for each
-    of its pixels.
+def _samples(node: onnx.NodeProto, count: float, x: Array, rois: Array) -> float:
+    """Return about how many samples a RoiAlign takes: a stated number for each element that it
+    makes, or one for each pixel of a region.
     """
     settings = attributes_of(node)
-    channels, regions = x.shape[1], rois.shape[0]
     ratio = settings.get("sampling_ratio", 0)
     if ratio > 0:
-        return (
-            channels
-            * regions
-            * settings.get("output_height", 1)
-            * settings.get("output_width", 1)
-            * ratio**2
-        )
+        return count * ratio**2
     sizes = np.abs(rois[:, 2:] - rois[:, :2]) * settings.get("spatial_scale", 1.0) + 1
-    return channels * float(sizes.prod(-1).sum())
+    return x.shape[1] * float(sizes.prod(-1).sum())
 
 
 def run_reference(proto: onnx.ModelProto, feeds: dict[str, Array], name: str) -> Array:
@@ -148,8 +155,9 @@ def run_onnx_runtime(proto: onnx.ModelProto, feeds: dict[str, Array], name: str)
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    session = BuiltinSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    [value] = session.run([name], feeds)
+    [value] = BuiltinSession(proto.SerializeToString(), options, ["CPUExecutionProvider"]).run(
+        [name], feeds
+    )
     if not isinstance(value, np.ndarray):
         raise TypeError("a sequence")
     return value

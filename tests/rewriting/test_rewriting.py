@@ -670,6 +670,16 @@ GREEDY = {
             np.ones(1, np.float32),
         ],
     ),
+    "windows that overlap": few_bytes(
+        "MaxPool", [np.ones((1, 1, 999, 999), np.float32)], kernel_shape=[499, 499]
+    ),
+    "a transform of a length that is prime": few_bytes(
+        "DFT", [np.ones((1, 200_003, 1), np.float32)]
+    ),
+    "steps one after another": few_bytes(
+        "RNN", [np.ones((9, 1, 9), np.float32)] * 3, hidden_size=9
+    ),
+    "a text twice as long": few_bytes("StringConcat", [np.array(["text"], object)] * 2),
 }
 
 
