@@ -23,7 +23,7 @@ class Unknown(str):
     least   its lower bound, or None if it has none
     of      the sizes from which it is computed
     by      the number by which the first of these is divided, rounding down; 0 if it isn't
-    origin  (a value, an axis), if nothing is known of this size of the value
+    origin  (a value, an axis) of which nothing is known: its own, or the first one it depends on
     """
 
     least: int | None
@@ -168,7 +168,7 @@ def unknown(
     number.least = least
     number.of = of
     number.by = by
-    number.origin = origin
+    number.origin = origin or next((first for operand in of for first in origins(operand)), None)
     return Size({(number,): 1})
 
 
@@ -178,12 +178,8 @@ def size_of(value: str, axis: int) -> Size:
 
 
 def origins(size: Dimension) -> Iterator[tuple[str, int]]:
-    """Yield (value, axis) of the unknown sizes that a size depends on."""
-    for name in (name for names in sorted(_terms(size)) for name in names):
-        if name.origin:
-            yield name.origin
-        for operand in name.of:
-            yield from origins(operand)
+    """Yield the origins of the unknowns in a polynomial."""
+    return (name.origin for names in sorted(_terms(size)) for name in names if name.origin)
 
 
 def named(text: str) -> Size:

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.arithmetic import VALUES, filled
+from support.growth import assert_steps_linear
 
 from onnx_ops.rewriting.reading.integers import sliced
-from onnx_ops.rewriting.sizes import named, never_negative, quotient
+from onnx_ops.rewriting.sizes import named, never_negative, origins, quotient, size_of
 
 pytestmark = pytest.mark.any_library
 
@@ -134,3 +135,16 @@ def test_slices_of_an_open_size_that_are_known(start, end, step, expected):
             sliced(parse("h"), start, end, step)
     else:
         assert sliced(parse("h"), start, end, step) == tuple(map(parse, expected))
+
+
+def test_what_a_size_depends_on_twice_is_looked_at_once():
+    def squares(count):
+        def work():
+            size = size_of("x", 0)
+            for _ in range(count):
+                size = size * size
+            assert {*origins(size)} == {("x", 0)}
+
+        return work
+
+    assert_steps_linear(squares, 5)
