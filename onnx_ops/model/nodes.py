@@ -129,8 +129,16 @@ def inlined(model: onnx.ModelProto, operators: Operators | None = None) -> onnx.
     paths = _call_paths(calls)
     counts = {owner: len(nodes[owner]) for owner in bodies}
     lengths = {owner: body.ByteSize() for owner, body in bodies.items()}
-    _check_growth(paths, counts, FREE_NODES)
-    _check_growth(paths, lengths, FREE_BYTES)
+    limit = FREE_BYTES + MOST * sum(lengths.values())
+    # Nodes of functions get copies of what calls pass on, or of defaults.
+    given = [a for function in copy.functions for a in function.attribute_proto]
+    given += [call.node for owner in calls for call in calls[owner]]
+    largest = max((value.ByteSize() for value in given), default=0)
+    for owner in functions:
+        copies = [a for node in nodes[owner] for a in node.attribute if a.ref_attr_name]
+        lengths[owner] += len(copies) * largest
+    _check_growth(paths, counts, FREE_NODES + MOST * sum(counts.values()))
+    _check_growth(paths, lengths, limit)
     _spell_defaults_out(functions, calls, paths)
     for caller, function in functions.items():
         _remove_types(function, paths[caller] <= 1)
@@ -186,13 +194,12 @@ def _call_paths(calls: Mapping[Caller, Iterable[FunctionCall]]) -> Counter[Calle
     raise RuntimeError("functions are recursive, or call one another more than 100 deep")
 
 
-def _check_growth(paths: Counter[Caller], sizes: dict[Caller, int], free: int) -> None:
+def _check_growth(paths: Counter[Caller], sizes: dict[Caller, int], limit: int) -> None:
     """Raise RuntimeError if a model would be too large when inlined.
 
-    sizes  {the graph "" or a function: number of its nodes or bytes}
-    free   number by which the model may always grow
+    sizes  {the graph "" or a function: number of its nodes or bytes, at each call}
     """
-    if sum(paths[owner] * sizes[owner] for owner in sizes) > free + MOST * sum(sizes.values()):
+    if sum(paths[owner] * sizes[owner] for owner in sizes) > limit:
         raise RuntimeError(
             f"inlined, the functions are more than {MOST} times as large as the model"
         )

@@ -316,11 +316,32 @@ def calling(depth, calls=2, body=()):
 LARGE = helper.make_node(
     "Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.zeros(10_000), "c")
 )
+
+
+def copying_an_attribute(count, default):
+    """A function of nodes that all get one of its attributes, from a call or by default."""
+    proto = chain(1)
+    (function,) = proto.functions
+    value = helper.make_attribute("p", list(range(count)))
+    if default:
+        function.attribute_proto.append(value)
+    else:
+        function.attribute.append("p")
+        proto.graph.node[-1].attribute.append(value)
+    for k in range(count):
+        node = helper.make_node("Constant", [], [f"c{k}"])
+        node.attribute.add(name="value_ints", ref_attr_name="p", type=value.type)
+        function.node.append(node)
+    return proto
+
+
 MANY_COPIES = {
     "two calls, 16 deep": lambda: calling(16),
     "two calls, 100 deep": lambda: calling(100),
     "20 calls, 5 deep": lambda: calling(5, 20),
     "a large constant": lambda: calling(8, body=[LARGE]),
+    "a large attribute": lambda: copying_an_attribute(2_000, False),
+    "a large default": lambda: copying_an_attribute(2_000, True),
 }
 
 
@@ -337,6 +358,11 @@ def test_functions_with_many_copies_stay(name, monkeypatch):
     ):
         onnx_ops.lower(proto)
     assert onnx_ops.optimize(proto) == proto
+
+
+def test_a_few_copies_of_an_attribute_are_made():
+    flat = onnx_ops.lower(copying_an_attribute(50, False))
+    assert [node.op_type for node in flat.graph.node].count("Constant") >= 50
 
 
 def test_functions_of_equal_layers_are_inlined():
