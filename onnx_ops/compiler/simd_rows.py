@@ -12,7 +12,6 @@ from ..kernels.vectors import Runs, View
 from .halves import I32, I64, sum_type
 from .numba_internals import cgutils
 from .simd import (
-    BYTES,
     alignment,
     array_of,
     as_written,
@@ -270,9 +269,6 @@ def make_interleave(lanes: types.NamedTuple, out: types.NamedTuple) -> Callable[
     return interleave
 
 
-LONG = 8  # vectors of a run that pay for being aligned
-
-
 def load_strided(
     builder: ir.IRBuilder, source: ArrayValue, index: ir.Value, stride: ir.Value | int, lanes: int
 ) -> ir.Value:
@@ -357,14 +353,6 @@ def copy_short(
     by_length(builder, count, full, move)
 
 
-@operation(lambda: types.int64)
-def to_boundary(builder: ir.IRBuilder, out: ArrayValue, j: ir.Value) -> ir.Value:
-    """Return the number of elements from out[j] to the next aligned place of a vector."""
-    address = builder.ptrtoint(out.begin(j), I64)
-    count = builder.and_(builder.neg(address), I64(BYTES - 1))
-    return builder.udiv(count, I64(alignment(out.data.type.pointee)))
-
-
 def copier(literal_stride: int, full: int) -> Callable[..., None]:
     """Return copy_box for one stride, or for any (0).
 
@@ -380,19 +368,16 @@ def copier(literal_stride: int, full: int) -> Callable[..., None]:
                 i = first + p * steps[0] + q * steps[1]
                 j = begin + p * out_steps[0] + q * out_steps[1]
                 for _ in range(sizes[2]):
-                    row = StridedRow(source, i, stride)
                     if count < 2 * full:
+                        row = StridedRow(source, i, stride)
                         copy_short(row, literal_stride, full, target, j, count)
                     else:
-                        copy_vector(row, literal_stride, full, target, j)
-                        b = to_boundary(target, j) if count > LONG * full else full
-                        while b < count - full:
-                            rest = StridedRow(source, i + b * stride, stride)
-                            copy_vector(rest, literal_stride, full, target, j + b)
-                            b += full
                         last = count - full
-                        rest = StridedRow(source, i + last * stride, stride)
-                        copy_vector(rest, literal_stride, full, target, j + last)
+                        for b in range(0, last, full):
+                            row = StridedRow(source, i + b * stride, stride)
+                            copy_vector(row, literal_stride, full, target, j + b)
+                        row = StridedRow(source, i + last * stride, stride)
+                        copy_vector(row, literal_stride, full, target, j + last)
                     i += steps[2]
                     j += out_steps[2]
 
