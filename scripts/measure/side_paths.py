@@ -157,7 +157,9 @@ def main():
     if given.serve:
         serve(given.loops[0], given.serve, given.seed, given.cases)
         return
-    print("loop: cases it is for of all, their gain, least and largest gain, share from 1.15 on")
+    print(
+        "loop: cases it is for of all, their mean gain, how many gain 1.15; least and largest gain"
+    )
     for loop in given.loops:
         with tempfile.TemporaryDirectory() as cache:
             found = list(gains(loop, given, cache))
