@@ -372,12 +372,10 @@ def copier(literal_stride: int, full: int) -> Callable[..., None]:
                         row = StridedRow(source, i, stride)
                         copy_short(row, literal_stride, full, target, j, count)
                     else:
-                        last = count - full
-                        for b in range(0, last, full):
-                            row = StridedRow(source, i + b * stride, stride)
-                            copy_vector(row, literal_stride, full, target, j + b)
-                        row = StridedRow(source, i + last * stride, stride)
-                        copy_vector(row, literal_stride, full, target, j + last)
+                        for b in range(0, count, full):
+                            c = min(b, count - full)
+                            row = StridedRow(source, i + c * stride, stride)
+                            copy_vector(row, literal_stride, full, target, j + c)
                     i += steps[2]
                     j += out_steps[2]
 

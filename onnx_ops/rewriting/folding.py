@@ -28,7 +28,6 @@ SELECTIONS = {"Compress", "NonZero", "Unique"}  # types of nodes that make no mo
 LONG = {
     "Attention", "AveragePool", "ConvInteger", "DFT", "Det", "GRU", "LRN", "LSTM", "LpPool",
     "MatMulInteger", "MaxPool", "MaxRoiPool", "QLinearConv", "QLinearMatMul", "RNN", "STFT",
-    "StringConcat",
 }  # fmt: skip
 
 
@@ -55,15 +54,14 @@ def is_small(node: onnx.NodeProto, inputs: Sequence[Type], outputs: Sequence[Typ
 
     What it makes must be known. Some nodes make no more than they read.
     """
-    sizes = [
-        tensor.dtype.itemsize * tensor.count for tensor in (*inputs, *outputs) if tensor.elements
-    ]
+    tensors = [tensor for tensor in (*inputs, *outputs) if tensor.elements]
+    sizes = [tensor.dtype.itemsize * tensor.count for tensor in tensors]
     largest = LARGEST // REFERENCE if node.op_type in OURS else LARGEST
-    is_bounded = node.op_type in SELECTIONS or all(tensor.count < math.inf for tensor in outputs)
     return (
         node.op_type not in LONG
-        and is_bounded
-        and all(size <= largest or size == math.inf for size in sizes)
+        and (node.op_type in SELECTIONS or all(tensor.count < math.inf for tensor in outputs))
+        and not any(largest < size < math.inf for size in sizes)
+        and "O" not in [tensor.dtype.kind for tensor in tensors]  # texts have any length
     )
 
 
@@ -82,13 +80,8 @@ def computed(
     try:
         if not account.takes(*_cost(node, feeds, outputs)):
             return None
-        proto = model_of(
-            [node],
-            feeds,
-            map(helper.make_empty_tensor_value_info, node.output),
-            {"": opset},
-            ir_version,
-        )
+        infos = map(helper.make_empty_tensor_value_info, node.output)
+        proto = model_of([node], feeds, infos, {"": opset}, ir_version)
         return (run_reference if node.op_type in OURS else run_onnx_runtime)(proto, feeds, name)
     except Exception:  # ONNX Runtime refuses the inputs, or doesn't have the operator
         return None
@@ -111,7 +104,7 @@ def _cost(
 ) -> tuple[float, float]:
     """Return about how many bytes and seconds a node takes for these constants."""
     counts = [tensor.count for tensor in outputs if tensor.count < math.inf]
-    # Elements have 8 bytes at most, but for complex ones and strings.
+    # Elements have 8 bytes at most, but for complex ones.
     size = sum(array.nbytes for array in feeds.values()) + 8 * sum(counts)
     count = max(counts or (array.size for array in feeds.values()))
     products = 0.0
@@ -155,9 +148,8 @@ def run_onnx_runtime(proto: onnx.ModelProto, feeds: dict[str, Array], name: str)
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    [value] = BuiltinSession(proto.SerializeToString(), options, ["CPUExecutionProvider"]).run(
-        [name], feeds
-    )
+    session = BuiltinSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    [value] = session.run([name], feeds)
     if not isinstance(value, np.ndarray):
         raise TypeError("a sequence")
     return value

@@ -10,7 +10,6 @@ import errno
 import os
 import platform
 import re
-import subprocess
 import sys
 import time
 import zlib
@@ -150,15 +149,23 @@ def become(command: list[str], environment: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     if sys.platform != "win32":
         os.execve(command[0], command, environment)
+    import subprocess
+
     # Windows would not wait for the command.
     raise SystemExit(subprocess.run(command, env=environment).returncode)
 
 
 def apart() -> dict[str, Any]:
-    """Return arguments of `subprocess.Popen` that keep Ctrl-C from the new process."""
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    return {"start_new_session": True}
+    """Return arguments of `subprocess.Popen` that keep Ctrl-C from the new process.
+
+    Each system ignores the other's.
+    """
+    import subprocess
+
+    return {
+        "start_new_session": True,
+        "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+    }
 
 
 def is_loaded(library: str | os.PathLike[str]) -> bool:
