@@ -331,7 +331,7 @@ def im2col(site: Site) -> Result:
     return padded(site, (n, channel, *window_positions(site, blocks, offsets)), bare=True)
 
 
-# Steps of the reader that a part of a Concat costs whose first position is open.
+# Steps of the reader that a part of a Concat costs, where the position is open.
 OPEN_PART = 6
 
 
@@ -361,8 +361,7 @@ def concat(site: Site) -> Result:
         within = position - number(start)
         if is_at_least(within, length) or is_at_least(within.times(-1), 1):
             continue
-        if not isinstance(start, int):
-            site.reader.budget.step(OPEN_PART)
+        site.reader.budget.step(OPEN_PART)
         element = site.read(k, replaced(site.index, axis, within))
         total = site.forms.op("Add", total, site.forms.guard(inside([within], [length]), element))
     return total
