@@ -36,15 +36,15 @@ def outcome(seconds, of_copy, **ratios):
     case = drawn.Drawn("Col2Im", "stride 1", "a case", None, {})
     return scan.Outcome(case, 1, 4096, seconds, {**ratios, scan.COPY: of_copy})
 
-slower, short = outcome(1e-4, 0.2, a=0.5, b=3.0), outcome(1e-6, 0.2, a=0.6)
+slower, short = outcome(1e-4, 0.2, a=0.5, b=3.0, reads=0.25), outcome(1e-6, 0.2, a=0.6)
 copying, faster = outcome(1e-4, 0.9, a=0.5), outcome(1e-3, 0.1, a=8.0, b=4.5)
 alone = outcome(1.0, 0.5)
 assert slower.is_slower
 assert not any(o.is_slower for o in (short, copying, faster, alone))
 *_, line = scan.summary([slower, short, copying, faster, alone])
-assert line == "| Col2Im | 1 | 4 | 75 % | 25 % | 25 % | 25 % | 0.91 x | 0.50 x |", line
+assert line == "| Col2Im | 1 | 4 | 75 % | 25 % | 25 % | 25 % | 0.91 x | 3.50 x | 0.50 x |", line
 *_, line = scan.slowest([slower, short, copying, faster, alone])
-assert line == "| Col2Im: a case | 1 | 100.0 | 20.0 | 0.50, a |", line
+assert line == "| Col2Im: a case | 1 | 100.0 | 20.0 | 25.0 | 0.50, a |", line
 """
 DRAWN = """
 import numpy as np

@@ -176,7 +176,7 @@ def prepare(case, group, threads, runtimes):
         row.calls[LIMIT] = {LIMIT: plain_pass(threads)}
     if READS in runtimes and has_reads(case):
         row.calls[READS] = {
-            READS: bound(*reads(case, inputs, y, quiet(intra_op_num_threads=threads)))
+            READS: bound(*reads(case.attributes, *inputs, y, quiet(intra_op_num_threads=threads)))
         }
     return row
 

@@ -15,6 +15,7 @@ import numpy as np
 from numba.extending import overload
 from onnx import TensorProto, helper
 from support.cases import finished
+from support.peers import OLDER_NAMES
 
 import onnx_ops
 from onnx_ops.compiler.simd import plus, put
@@ -128,31 +129,26 @@ READS = replace(
 def has_reads(case):
     if case.op_type != "GridSample" or case.dtype != "float32" or len(case.shapes[0]) != 4:
         return False
-    return min(case.shapes[0][2:]) >= taps(case)
+    return min(case.shapes[0][2:]) >= taps(case.attributes["mode"])
 
 
-def taps(case):
-    return {"nearest": 1, "bilinear": 2}.get(case.attributes["mode"], 4)
+def taps(mode):
+    return {"nearest": 1, "bilinear": 2}.get(OLDER_NAMES.get(mode, mode), 4)
 
 
-def reads(case, inputs, y, options):
-    """Return (session, its inputs, its output) that read what `case` reads."""
-    x, grid = inputs
-    count, align, indices = (
-        taps(case),
-        case.attributes["align_corners"],
-        np.zeros(grid.shape[:-1], np.int64),
-    )
+def reads(attributes, x, grid, y, options):
+    """Return (session, its inputs, its output) that read what a GridSample of images reads."""
+    count, align = taps(attributes["mode"]), attributes["align_corners"]
+    indices = np.zeros(grid.shape[:-1], np.int64)
     for size, g in zip(x.shape[2:], np.moveaxis(grid, -1, 0)[::-1], strict=True):
         pixels = pad_coordinate(
-            unnormalize(g, np.float32(size), align), size, case.attributes["padding_mode"], align
+            unnormalize(g, np.float32(size), align), size, attributes["padding_mode"], align
         )
         first_pixel = np.rint(pixels) if count == 1 else np.floor(pixels) - (count == 4)
         indices = indices * size + np.clip(first_pixel, 0, size - count).astype(np.int64)
     index_words = np.stack([indices, np.zeros_like(indices)], -1).astype(np.int32)
-    node = helper.make_node(
-        "Reads", ["x", "numbers"], ["y"], domain=DOMAIN, mode=case.attributes["mode"]
-    )
+    mode = OLDER_NAMES.get(attributes["mode"], attributes["mode"])
+    node = helper.make_node("Reads", ["x", "numbers"], ["y"], domain=DOMAIN, mode=mode)
     names_and_types = zip(
         ("x", "numbers", "y"),
         (TensorProto.FLOAT, TensorProto.INT32, TensorProto.FLOAT),

@@ -23,8 +23,10 @@ import onnx_ops
 from .drawn import Array, Drawn
 from .limit import limit
 from .measure import aligned, bound, is_same_result, seconds, wait_for_idle_threads
+from .reads import reads
 
-OURS, BUILT_IN, PYTORCH, OPENVINO, COPY = "onnx_ops", "ONNX Runtime", "PyTorch", "OpenVINO", "copy"
+OURS, BUILT_IN, PYTORCH, OPENVINO = "onnx_ops", "ONNX Runtime", "PyTorch", "OpenVINO"
+COPY, READS = LIMITS = "copy", "reads"  # what every kernel must do: limit.py, reads.py
 FEWEST_TURNS = 7
 TURNS = 5  # on several threads
 COPY_SPEED = 0.85  # a case at this share of a copy's speed counts as fast as any peer
@@ -42,12 +44,12 @@ class Outcome:
     threads: int
     bytes: int  # of all inputs and outputs
     seconds: float
-    ratios: dict[str, float]  # of each peer, and of COPY
+    ratios: dict[str, float]  # of each peer, and of LIMITS
     differ: list[str] = field(default_factory=list)  # peers whose result is another
 
     @property
     def peers(self) -> dict[str, float]:
-        return {name: ratio for name, ratio in self.ratios.items() if name != COPY}
+        return {name: ratio for name, ratio in self.ratios.items() if name not in LIMITS}
 
     @property
     def to_fastest(self) -> float:
@@ -58,6 +60,11 @@ class Outcome:
     def of_copy(self) -> float:
         """The time to read all inputs and write the output once, divided by that of onnx_ops."""
         return self.ratios[COPY]
+
+    @property
+    def of_limit(self) -> float:
+        """The longer time of LIMITS, divided by that of onnx_ops."""
+        return max(self.ratios[name] for name in LIMITS if name in self.ratios)
 
     @property
     def is_slower(self) -> bool:
@@ -102,8 +109,8 @@ def by_openvino(case: Drawn, inputs: dict[str, Array], threads: int) -> Call:
 
 
 def calls_of(case: Drawn, threads: int) -> tuple[dict[str, Call], list[str], int]:
-    """Return a call for onnx_ops, each peer and COPY; the peers whose result differs; and the bytes
-    of all tensors.
+    """Return a call for onnx_ops, each peer and each of LIMITS; the peers whose result differs; and
+    the bytes of all tensors.
     """
     inputs = {name: aligned(array) for name, array in case.inputs.items()}
     content = case.model.SerializeToString()
@@ -115,6 +122,10 @@ def calls_of(case: Drawn, threads: int) -> tuple[dict[str, Call], list[str], int
     output = aligned(expected)
     calls: dict[str, Call] = {OURS: bound(session, inputs.values(), output)}
     calls[COPY] = bound(*limit([*inputs.values()], output, options()))
+    if case.operator.startswith("GridSample"):
+        (node,) = case.model.graph.node
+        attributes = {a.name: a.s.decode() if a.s else a.i for a in node.attribute}
+        calls[READS] = bound(*reads(attributes, *inputs.values(), output.copy(), options()))
     differ = []
 
     def builtin(case: Drawn, inputs: dict[str, Array], threads: int) -> Call:
@@ -212,9 +223,9 @@ def summary(outcomes: Iterable[Outcome]) -> list[str]:
     """Return the lines of a table in Markdown: a row for each operator and number of threads."""
     header = (
         "| operator | threads | cases | at least as fast | 1.5 x | 2 x | 4 x | geometric "
-        "mean | lowest |"
+        "mean | at the limit | lowest |"
     )
-    lines = [header, "|---|---:|---:|---:|---:|---:|---:|---:|---:|"]
+    lines = [header, "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
     for (operator, threads), group in by_operator(outcomes).items():
         fast = sum(not outcome.is_slower for outcome in group) / len(group)
         shares = " | ".join(
@@ -222,18 +233,19 @@ def summary(outcomes: Iterable[Outcome]) -> list[str]:
             for fraction in (fast, *(share(group, r) for r in (1.5, 2, 4)))
         )
         ratios = [outcome.to_fastest for outcome in group]
-        figures = f"{geometric_mean(ratios):.2f} x | {min(ratios):.2f} x"
+        at_limit = geometric_mean(outcome.to_fastest / outcome.of_limit for outcome in group)
+        figures = f"{geometric_mean(ratios):.2f} x | {at_limit:.2f} x | {min(ratios):.2f} x"
         lines.append(f"| {operator} | {threads} | {len(group)} | {shares} | {figures} |")
     return lines
 
 
 def slowest(outcomes: Iterable[Outcome]) -> list[str]:
-    """Return the lines of a table in Markdown: the cases that are slower than a peer, with what a
-    copy takes.
+    """Return the lines of a table in Markdown: the cases that are slower than a peer, with the
+    limits.
     """
     lines = [
-        "| case | threads | onnx_ops, us | a copy, us | fastest peer / onnx_ops |",
-        "|---|---:|---:|---:|---:|",
+        "| case | threads | onnx_ops, us | a copy, us | the reads, us | fastest peer / onnx_ops |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     slow = [outcome for outcome in outcomes if outcome.peers and outcome.is_slower]
     for outcome in sorted(slow, key=lambda outcome: outcome.to_fastest):
@@ -241,10 +253,11 @@ def slowest(outcomes: Iterable[Outcome]) -> list[str]:
             min(outcome.peers, key=outcome.peers.__getitem__),
             outcome.seconds * 1e6,
         )
-        figures = (
-            f"{microseconds:.1f} | {microseconds * outcome.of_copy:.1f} | "
-            f"{outcome.to_fastest:.2f}, {name}"
-        )
+        limits = [
+            f"{microseconds * outcome.ratios[of]:.1f}" if of in outcome.ratios else ""
+            for of in LIMITS
+        ]
+        figures = f"{microseconds:.1f} | {' | '.join(limits)} | {outcome.to_fastest:.2f}, {name}"
         lines.append(
             f"| {outcome.case.operator}: {outcome.case.name} | {outcome.threads} | {figures} |"
         )
