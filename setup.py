@@ -30,6 +30,7 @@ PACKAGE = Path("onnx_ops")
 THIS = run_path(str(PACKAGE / "system" / "__init__.py"))
 TARGETS = run_path(str(PACKAGE / "compiler" / "cpu_levels.py"))
 AHEAD = os.environ.get("ONNX_OPS_AHEAD", "")  # CPUs, as in onnx_ops.build, or "all"
+SETTINGS = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
 SYSTEM = os.environ.get("ONNX_OPS_SYSTEM", "")  # with CPUs: another system than this one
 
 
@@ -79,11 +80,9 @@ class Wheel(bdist_wheel):
 
     def get_tag(self):
         if SYSTEM:
-            return (
-                "py3",
-                "none",
-                TARGETS["PLATFORMS"][SYSTEM, TARGETS["LEVELS"][AHEAD.split()[0]][0]],
-            )
+            target = [SYSTEM, TARGETS["LEVELS"][AHEAD.split()[0]][0]]
+            platforms = SETTINGS["tool"]["onnx_ops"]["platforms"]
+            return "py3", "none", next(name for name in platforms if platforms[name] == target)
         return "py3", "none", super().get_tag()[2]
 
 
@@ -167,8 +166,7 @@ def first_line(*command):
 
 def description():
     """Return README.md with absolute links, for PyPI."""
-    settings = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
-    repository = settings["project"]["urls"]["Repository"]
+    repository = SETTINGS["project"]["urls"]["Repository"]
     tag = "v" + re.search(r'__version__ = "(.+)"', (PACKAGE / "__init__.py").read_text())[1]
     for_links, for_images = (f"{repository}/{view}/{tag}/" for view in ("blob", "raw"))
     return re.sub(

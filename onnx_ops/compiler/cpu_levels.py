@@ -16,14 +16,3 @@ LEVELS = {
     "sapphirerapids": ("x86_64", "x86-64-v4", "+f16c,-prefer-256-bit,+avx512fp16"),
     "armv8-a": ("aarch64", "generic", "+neon"),
 }
-
-# {(system, architecture): platform in a wheel's name}. The versions are those that ziglang links
-# for.
-PLATFORMS = {
-    ("linux", "x86_64"): "manylinux_2_28_x86_64",
-    ("linux", "aarch64"): "manylinux_2_28_aarch64",
-    ("windows", "x86_64"): "win_amd64",
-    ("windows", "aarch64"): "win_arm64",
-    ("macos", "x86_64"): "macosx_11_0_x86_64",
-    ("macos", "aarch64"): "macosx_11_0_arm64",
-}

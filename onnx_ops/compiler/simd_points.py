@@ -89,11 +89,6 @@ def make_take(source: types.Array) -> Callable[..., None] | None:
     return take
 
 
-@vectorized(vectors.points_at_once)
-def make_points_at_once() -> Callable[[], int] | None:
-    return (lambda: 2**15) if current().gathers else None  # these CPUs have caches of 2 MB
-
-
 def points_adder(lanes: int) -> Callable[..., None]:
     """Return add_points from a channel on.
 

@@ -70,6 +70,11 @@ def run_at(
     return source.widened(loaded)
 
 
+# Runs that are added for all rows before the next ones are: each is read from another part of the
+# input, and the CPU foresees the reads of some parts only.
+GROUP = 32
+
+
 @inner
 def sum_whole(x: Elements, first: Indices, b: int, total: ir.Value) -> ir.Value:
     for t in range(first.size):
@@ -85,12 +90,20 @@ def sum_existing(x: Elements, runs: Runs, row: int, b: int, total: ir.Value) -> 
     return total
 
 
+@inner
+def begun(target: Elements, b: int, t: int, total: ir.Value) -> ir.Value:
+    """Return the sums of the runs before run t: `total` if there are none."""
+    return sums_at(target, b, total) if t > 0 else total
+
+
 @vectorized(vectors.sum_runs)
 def make_sum_runs(x: types.Array) -> Callable[..., None] | None:
     if not isinstance(sum_type(x), types.Float):
         return None
     one = lanes_of(sum_type(x))
     four = 4 * one
+    # Sums of 16-bit elements would be rounded where a group ends. There are 4,096 runs at most.
+    at_once = GROUP if sum_type(x) == x.dtype else 8192
     as_plain = as_written(vectors.sum_runs)
 
     def sum_runs(x: Elements, runs: Runs, rows: int, count: int, out: View) -> None:
@@ -98,27 +111,34 @@ def make_sum_runs(x: types.Array) -> Callable[..., None] | None:
             as_plain(x, runs, rows, count, out)
             return
         first, block, blocks = runs
-        target, to, (pitch,) = out
+        target, begin, (pitch,) = out
         low, high = 0, count  # where all runs exist
         for t in range(first.size):
             low, high = max(low, -block[t]), min(high, blocks - block[t])
-        for l in range(rows):
-            b = 0
-            row = l * blocks
-            while b < count:
-                # The last vector overlaps the one before.
-                large, small = min(b, high - four), min(b, count - one)
-                if low <= large and b < high - one:
-                    put(target, to + large, sum_whole(x, first, row + large, zeros(x, four)))
-                    b = large + four
-                else:
-                    if low <= small and small + one <= high:
-                        total = sum_whole(x, first, row + small, zeros(x, one))
+        for t in range(0, max(first.size, 1), at_once):
+            group = Runs(first[t:][:at_once], block[t:][:at_once], blocks)
+            overlap = 0 if t > 0 else four - one
+            to = begin
+            for l in range(rows):
+                b = 0
+                row = l * blocks
+                last = begun(target, to + count - one, t, zeros(x, one))
+                while b < count:
+                    # The last vector overlaps the one before.
+                    large, small = min(b, high - four), min(b, count - one)
+                    if low <= large and b - large <= overlap:
+                        total = begun(target, to + large, t, zeros(x, four))
+                        put(target, to + large, sum_whole(x, group.first, row + large, total))
+                        b = large + four
                     else:
-                        total = sum_existing(x, runs, row, small, zeros(x, one))
-                    put(target, to + small, total)
-                    b = small + one
-            to += pitch
+                        total = last if small < b else begun(target, to + small, t, last)
+                        if low <= small and small + one <= high:
+                            total = sum_whole(x, group.first, row + small, total)
+                        else:
+                            total = sum_existing(x, group, row, small, total)
+                        put(target, to + small, total)
+                        b = small + one
+                to += pitch
 
     return sum_runs
 
@@ -177,11 +197,9 @@ def make_add_planes(x: types.Array, sums: types.Array) -> Callable[..., None] | 
             return
         view = View(x, first, (pitch,))
         for r in range(0, planes, size):
-            for e in range(0, places.size - size + 1, size):
-                add_columns(view, planes, Square(e, r, 0), places, sums, size)
-            if places.size % size > 0:
-                last = Square(places.size - size, r, size - places.size % size)
-                add_columns(view, planes, last, places, sums, size)
+            for e in range(0, places.size, size):
+                begin = min(e, places.size - size)
+                add_columns(view, planes, Square(begin, r, e - begin), places, sums, size)
 
     return add_planes
 
@@ -215,11 +233,10 @@ def zipper(rows: int, size: int) -> Callable[..., None]:
         for l in range(matrices):
             i = first + l * step
             j = to + l * out_step
-            for begin in range(0, columns - size, size):
-                matrix = View(source, i + begin, (pitch,))
-                zip_elements(matrix, rows, size, target, j + begin * rows)
-            last = columns - size
-            zip_elements(View(source, i + last, (pitch,)), rows, size, target, j + last * rows)
+            for b in range(0, columns - size, size):
+                zip_elements(View(source, i + b, (pitch,)), rows, size, target, j + b * rows)
+            b = columns - size
+            zip_elements(View(source, i + b, (pitch,)), rows, size, target, j + b * rows)
 
     return zip_rows
 
@@ -369,13 +386,19 @@ def copier(literal_stride: int, full: int) -> Callable[..., None]:
                 j = begin + p * out_steps[0] + q * out_steps[1]
                 for _ in range(sizes[2]):
                     if count < 2 * full:
-                        row = StridedRow(source, i, stride)
-                        copy_short(row, literal_stride, full, target, j, count)
+                        copy_short(
+                            StridedRow(source, i, stride), literal_stride, full, target, j, count
+                        )
                     else:
                         for b in range(0, count, full):
                             c = min(b, count - full)
-                            row = StridedRow(source, i + c * stride, stride)
-                            copy_vector(row, literal_stride, full, target, j + c)
+                            copy_vector(
+                                StridedRow(source, i + c * stride, stride),
+                                literal_stride,
+                                full,
+                                target,
+                                j + c,
+                            )
                     i += steps[2]
                     j += out_steps[2]
 

@@ -84,15 +84,6 @@ def take(source: Elements, pixel: Pixels, outside: int, target: Elements) -> Non
             store(target, b, load(source, np.uint32(pixel[b])))
 
 
-@jitable
-def points_at_once() -> int:
-    """Return how many points to place before they are read.
-
-    Their places and weights stay in the second-level cache, beside the image that they read.
-    """
-    return 2**13
-
-
 @jitable(**FUSE)
 def blend(
     source: Elements, points: Neighbours, offsets: tuple[int, ...], add: bool, target: Elements

@@ -31,7 +31,7 @@ from ..kernels.elements import (
     sums_in,
     zero,
 )
-from ..kernels.vectors import Neighbours, blend, points_at_once, take, whole
+from ..kernels.vectors import Neighbours, blend, take, whole
 from .computed_points import Grid, stripe_of
 from .coordinates import ZEROS, coordinate_of, pad_index
 from .grid_points import BLOCK, begin_points, provide_points
@@ -67,6 +67,9 @@ if TYPE_CHECKING:
     from .taps import Reading
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
+# Points that are placed before they are read: their places and weights stay in the second-level
+# cache, beside the image.
+PLACED = 8192
 MOST = 2**15  # maximum number of points with kept places
 # Pixels, at most, of a channel so small that a vector read from its last row would end after it,
 # and of what is read there.
@@ -255,7 +258,7 @@ def interpolate(
     pixels = image_size(g)
     taps = len(offsets)
     method = Method(offsets, indexed_images(g) > 0, reading_of(g, taps))
-    longest = min(g.span, points_at_once())
+    longest = min(g.span, PLACED)
     buffers = buffers_in(workspace, x, grid, g, taps, out)
     zyx = image_axes(g, taps == 4, zero(points[0]))
     begin_points(sources, workspace)

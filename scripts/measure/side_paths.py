@@ -27,7 +27,6 @@ from onnx_ops.compiler import simd
 # The operators that run a loop, and a word that the names of its cases contain.
 LOOPS = {
     "take": (("GridSample", "nearest"),),
-    "points_at_once": (("GridSample", "linear, anywhere"), ("GridSample", "cubic, anywhere")),
     "blend": (("GridSample", "linear"), ("GridSample", "cubic"), ("DeformConv", "")),
     "add_points": (("MultiScaleDeformableAttention", ""),),
     "add_product": (("DeformConv", ""),),

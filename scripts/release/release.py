@@ -27,14 +27,15 @@ from typing import NamedTuple
 from onnx_ops import __version__, system
 from onnx_ops.ahead.build import ziglang
 from onnx_ops.compiler import target
-from onnx_ops.compiler.cpu_levels import LEVELS, PLATFORMS
+from onnx_ops.compiler.cpu_levels import LEVELS
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "pyproject.toml"
-PROJECT = tomllib.loads(SETTINGS.read_text())["project"]
+SETTING = tomllib.loads(SETTINGS.read_text())
+PROJECT = SETTING["project"]
 SDIST = f"onnx_ops-{__version__}.tar.gz"
-TARGETS = {platform: target_of for target_of, platform in PLATFORMS.items()}
-THIS = PLATFORMS[system.NAME, target.architecture()]
+TARGETS = SETTING["tool"]["onnx_ops"]["platforms"]  # {platform: [system, architecture]}
+[THIS] = [name for name in TARGETS if TARGETS[name] == [system.NAME, target.architecture()]]
 COMPILER = re.compile(r"(.+-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|tcc|c89|c99|zig)(-[\d.]+)?")
 # Of a program that runs in a wheel's environment.
 ALONE = """

@@ -23,11 +23,11 @@ from support.processes import TESTS
 
 import onnx_ops
 from onnx_ops import system
-from onnx_ops.compiler.cpu_levels import LEVELS, PLATFORMS
+from onnx_ops.compiler.cpu_levels import LEVELS
 
 WHEELS = sorted(Path(os.environ.get("ONNX_OPS_WHEELS") or "/nowhere").glob("*.whl"))
-TARGETS = {platform: target for target, platform in PLATFORMS.items()}
 ROOT = TESTS.parent
+TARGETS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["onnx_ops"]["platforms"]
 PYTHON = "3.12"
 MARKERS = {  # what Python says of itself there
     "manylinux_2_28_x86_64": {"sys_platform": "linux", "platform_machine": "x86_64"},

@@ -96,9 +96,10 @@ def random_numbers(count, dtype):
     return x, np.float32 if dtype in ("float16", "bfloat16") else x.dtype
 
 
+@pytest.mark.parametrize("times", [1, 6, 12])  # of six runs: one group, or more
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("dtype", ADDED)
-def test_sum_runs(dtype, at_end):
+def test_sum_runs(dtype, at_end, times):
     """Runs that begin before the first block of a row, or end after its last one: pages beside them
     can't be read.
     """
@@ -110,7 +111,7 @@ def test_sum_runs(dtype, at_end):
         block = np.array([0, 2, -1, -blocks, blocks + 9, 1 - count])
         first = np.arange(3).repeat(2) * blocks + block
         got, expected = np.ones((2, 2 + 4 * (count + 3)), kind)
-        runs = Runs(first, block, blocks)
+        runs = Runs(np.tile(first, times), np.tile(block, times), blocks)
         summed(x, runs, 4, count, View(got, 2, (count + 3,)))
         summed_plainly(x, runs, 4, count, View(expected, 2, (count + 3,)))
         assert got.tobytes() == expected.tobytes()

@@ -289,6 +289,7 @@ COL2IM = [
     col2im("stride_past_the_image", (4, 4), (2, 2), strides=[100, 100]),
     col2im("one_pixel", (1, 1), (1, 1)),
     col2im("many_small_planes", (4, 4), (3, 3), N=8, C=32, pads=[1, 1, 1, 1]),
+    col2im("many_runs", (19, 37), (7, 6), N=1, C=2, pads=[3, 2, 3, 2]),
     col2im("small_planes", (12, 12), (3, 3), N=5, C=7),
     col2im("small_planes_strided", (13, 12), (4, 4), N=3, C=20, dilations=[1, 2], strides=[2, 3]),
     col2im("small_planes_tiling", (4, 8), (2, 2), N=3, C=150, strides=[2, 2]),

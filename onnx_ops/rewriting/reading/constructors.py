@@ -79,10 +79,7 @@ class Forms:
 
     def _once(self, form_class: Callable[..., Form], *fields: Hashable) -> Form:
         self.budget.form()
-        key = form_class, *fields
-        if key not in self.known:
-            self.known[key] = form_class(*fields)
-        return self.known[key]
+        return self.known.setdefault((form_class, *fields), form_class(*fields))
 
     def number(self, value: float) -> Form:
         is_whole = np.isfinite(value) and value == int(value) and abs(value) < 2**31
