@@ -682,7 +682,7 @@ def a_rank_without_a_kernel(caplog: pytest.LogCaptureFixture) -> str:
     )
     text = ""
     for operator in (with_kernel(matrix, ranks={"x": (2,)}), with_kernel(vector)):
-        assert not text
+        assert "its body in NumPy runs" not in text  # of the first operator; it may be compiled
         session = ours(proto, operators=[operator])
         assert session.run(None, {"x": np.ones((1, 1), np.float32)})[0].tolist() == [[2]]
         text = caplog.text
