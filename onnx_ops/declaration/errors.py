@@ -95,7 +95,8 @@ def shortened(value: object) -> str:
 
 
 # Characters that a message shows as escapes, because they are invisible or change how others look.
-_HIDDEN = re.compile(
+# A text, which `re` compiles when it is first used: `import onnx_ops` stays light.
+_HIDDEN = (
     "[\0-\x1f\x7f-\xa0\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ud800-\uf8ff\ufeff\ufff0-\ufffb\U000e0000-\U0010ffff]"
 )
@@ -116,7 +117,7 @@ def escaped(text: str | bytes, kept: str = "") -> str:
     escape = lambda match: (
         match[0] if match[0] in kept else match[0].encode("unicode_escape").decode()
     )
-    return _HIDDEN.sub(escape, as_text(text))
+    return re.sub(_HIDDEN, escape, as_text(text))
 
 
 def quoted(text: str | bytes) -> str:
