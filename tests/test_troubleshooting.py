@@ -682,10 +682,11 @@ def a_rank_without_a_kernel(caplog: pytest.LogCaptureFixture) -> str:
     )
     text = ""
     for operator in (with_kernel(matrix, ranks={"x": (2,)}), with_kernel(vector)):
-        assert "its body in NumPy runs" not in text  # of the first operator; it may be compiled
+        assert not text
         session = ours(proto, operators=[operator])
         assert session.run(None, {"x": np.ones((1, 1), np.float32)})[0].tolist() == [[2]]
-        text = caplog.text
+        # A slow compilation is reported, too.
+        text = "".join(m for m in caplog.messages if not m.startswith("onnx_ops: compiling"))
     return text
 
 

@@ -54,14 +54,19 @@ def is_small(node: onnx.NodeProto, inputs: Sequence[Type], outputs: Sequence[Typ
 
     What it makes must be known. Some nodes make no more than they read.
     """
-    tensors = [tensor for tensor in (*inputs, *outputs) if tensor.elements]
-    sizes = [tensor.dtype.itemsize * tensor.count for tensor in tensors]
+    sizes = [
+        tensor.dtype.itemsize * tensor.count for tensor in (*inputs, *outputs) if tensor.elements
+    ]
     largest = LARGEST // REFERENCE if node.op_type in OURS else LARGEST
     return (
         node.op_type not in LONG
         and (node.op_type in SELECTIONS or all(tensor.count < math.inf for tensor in outputs))
         and not any(largest < size < math.inf for size in sizes)
-        and "O" not in [tensor.dtype.kind for tensor in tensors]  # texts have any length
+        # Texts have any length; Col2Im joins those that it reads.
+        and (
+            node.op_type in OURS
+            or onnx.TensorProto.STRING not in [tensor.elements for tensor in outputs]
+        )
     )
 
 

@@ -31,10 +31,10 @@ from onnx_ops.compiler.cpu_levels import LEVELS
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ROOT / "pyproject.toml"
-SETTING = tomllib.loads(SETTINGS.read_text())
-PROJECT = SETTING["project"]
+PYPROJECT = tomllib.loads(SETTINGS.read_text())
+PROJECT = PYPROJECT["project"]
 SDIST = f"onnx_ops-{__version__}.tar.gz"
-TARGETS = SETTING["tool"]["onnx_ops"]["platforms"]  # {platform: [system, architecture]}
+TARGETS = PYPROJECT["tool"]["onnx_ops"]["platforms"]  # {platform: [system, architecture]}
 [THIS] = [name for name in TARGETS if TARGETS[name] == [system.NAME, target.architecture()]]
 COMPILER = re.compile(r"(.+-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|tcc|c89|c99|zig)(-[\d.]+)?")
 # Of a program that runs in a wheel's environment.

@@ -570,7 +570,7 @@ FOLDED = [
     for case in CASES + DEFORM_CONV + ROI_ALIGN
     for dtype in (
         *dtypes.FLOATS,
-        *(("int32", "uint8", "bool") if case.op_type == "Col2Im" else ()),
+        *(("int32", "uint8", "bool", "string") if case.op_type == "Col2Im" else ()),
     )
     if not case.domain
     and case.extent < np.inf
@@ -680,7 +680,6 @@ GREEDY = {
         "RNN", [np.ones((9, 1, 9), np.float32)] * 3, hidden_size=9
     ),
     "a text twice as long": few_bytes("StringConcat", [np.array(["text"], object)] * 2),
-    "numbers from texts": few_bytes("Cast", [np.array(["1"] * 9, object)], to=TensorProto.FLOAT),
     "numbers as texts": few_bytes("Cast", [np.ones(9, np.float32)], to=TensorProto.STRING),
 }
 

@@ -79,7 +79,10 @@ class Forms:
 
     def _once(self, form_class: Callable[..., Form], *fields: Hashable) -> Form:
         self.budget.form()
-        return self.known.setdefault((form_class, *fields), form_class(*fields))
+        key = form_class, *fields
+        if key not in self.known:
+            self.known[key] = form_class(*fields)
+        return self.known[key]
 
     def number(self, value: float) -> Form:
         is_whole = np.isfinite(value) and value == int(value) and abs(value) < 2**31

@@ -15,8 +15,9 @@ from .table import operator
 
 def operands(site: Site) -> list[Form]:
     """Return the forms of all inputs, which are broadcast to the output."""
-    inputs = [k for k in range(len(site.node.input)) if site.has(k)]
-    return [site.read(k, operand_index(site, k)) for k in inputs]
+    return [
+        site.read(k, operand_index(site, k)) for k in range(len(site.node.input)) if site.has(k)
+    ]
 
 
 @operator(

@@ -339,8 +339,9 @@ OPEN_PART = 6
 def concat(site: Site) -> Result:
     axis = site.axis()
     position = site.index[axis]
-    lengths_of_parts = (site.shape_of(k)[axis] for k in range(len(site.node.input)))
-    starts = _starts(site, site.query.name, lengths_of_parts)
+    starts = _starts(
+        site, site.query.name, (site.shape_of(k)[axis] for k in range(len(site.node.input)))
+    )
     for k in _candidates(position, starts):
         if is_within(position - number(starts[k]), starts[k + 1] - starts[k]):
             index = replaced(site.index, axis, position - number(starts[k]))
