@@ -70,6 +70,9 @@ FEW = 4
 LONG = PIECE // ROOM  # stride along x: lanes of a piece would have fewer pixels than ROOM
 MOST_RUNS = 2**12  # runs of a lane
 LARGEST_ROW = 2**30  # pixels and pads of a row: vectors compare 32-bit numbers of blocks
+# Blocks that tile the image are copied row by row if they have at most so many positions: each is
+# read from another part of the input.
+STREAMS = 32
 LARGEST_SUM = 16  # bytes of a sum of complex128
 
 
@@ -164,7 +167,7 @@ def size_units(g: Col2ImGeometry, runs: int) -> None:
     lane_pixels = max(PIECE // stride, ROOM)
     g.piece = min(g.image[x_axis], PIECE if g.way == BY_BLOCKS else lane_pixels * stride)
     g.row_pieces = pieces(g.image[x_axis], g.piece)
-    g.phases = min(g.image[y_axis], g.strides[y_axis])
+    g.phases = 1 if g.way == DISJOINT else min(g.image[y_axis], g.strides[y_axis])
     phase_rows = pieces(g.image[y_axis], g.strides[y_axis])
     rows_per_tile = g.planes * g.phases * phase_rows // g.tiles
     g.high = max(1, min(phase_rows, rows_per_tile))  # so that there are enough units for all tiles
@@ -318,6 +321,9 @@ def sum_rows(
         if rows.plane != cached_plane:
             cached_plane = rows.plane
             lead_count = find_leads(g, cached_plane, scratch.leads)
+        if g.way == DISJOINT:
+            copy_blocks(data, g, rows, scratch.leads[:lead_count], out)
+            continue
         if rows.x_begin != cached_x and g.way == BY_LANES:
             cached_x = rows.x_begin
             find_lanes(g, cached_x, scratch.lanes)
@@ -328,9 +334,7 @@ def sum_rows(
             band_rows = min(pieces(rows.y_end - y, g.strides[y_axis]), alike)
             pixel = (rows.plane * g.image[y_axis] + y) * g.image[x_axis] + rows.x_begin
             band = Band(hits, band_rows, rows.x_begin, rows.columns, pixel, out_pitch)
-            if g.way == DISJOINT:
-                copy_lanes(data, g, band, out)
-            elif g.way == BY_BLOCKS:
+            if g.way == BY_BLOCKS:
                 sum_blocks(data, g, band, scratch, out)
             else:
                 sum_lanes(data, g, band, scratch, out)
@@ -338,26 +342,38 @@ def sum_rows(
 
 
 @jitable
-def copy_lanes(data: Elements, g: Col2ImGeometry, band: Band, out: Elements) -> None:
+def copy_blocks(
+    data: Elements, g: Col2ImGeometry, rows: Rows, leads: Indices, out: Elements
+) -> None:
     """Copy rows of blocks that tile the image. Pixels after the last block are 0.
 
-    A pixel has one hit at most, so there is at most one lead. After the last block there are fewer
-    pixels than a stride. `interleave` writes the rows one after the other, and in each the pixels
-    r of all blocks, for r < stride.
+    A pixel has one hit at most, so there is at most one lead. `interleave` writes several rows, and
+    in each the pixels r of all blocks, for r < stride.
     """
-    hits, rows, x_begin, columns, pixel, out_pitch = band
-    x_axis = g.axes - 1
-    stride = g.strides[x_axis]
-    row_blocks = g.counts[x_axis]
+    plane, y_begin, y_end, x_begin, columns = rows
+    y_axis, x_axis = g.axes - 2, g.axes - 1
+    height, stride = g.strides[y_axis], g.strides[x_axis]
+    width, row_blocks = g.image[x_axis], g.counts[x_axis]
+    pixel = (plane * g.image[y_axis] + y_begin) * width + x_begin
     l = x_begin // stride  # the first block of the piece
-    count = 0  # blocks of the piece; none if no block has these rows
-    if hits.leads.size * hits.size > 0:
-        count = min(columns // stride, row_blocks - l)
-        lanes = View(data, hits.leads[0] + hits.offset + l, (row_blocks, g.blocks))
-        interleave(lanes, rows, stride, count, View(out, pixel, (out_pitch, stride)))
-    for row in range(rows):
-        for b in range(count * stride, columns):
-            store(out, pixel + row * out_pitch + b, zero(out))
+    count = min(columns // stride, row_blocks - l)  # blocks of the piece
+    block_rows = 0
+    if leads.size > 0:
+        y = y_begin // height
+        block_rows = max(0, min((y_end - y_begin) // height, g.counts[y_axis] - y))
+        l += leads[0] + y * row_blocks
+    # Rows of blocks, and rows of a block: how many, and the steps in the input and the output.
+    outer = block_rows, row_blocks, height * width
+    inner = height, g.block[x_axis] * g.blocks, width
+    if g.positions > STREAMS:
+        inner, outer = outer, inner
+    for r in range(outer[0]):
+        lanes = View(data, l + r * outer[1], (inner[1], g.blocks))
+        view = View(out, pixel + r * outer[2], (inner[2], stride))
+        interleave(lanes, inner[0], stride, count, view)
+    for y in range(y_end - y_begin):
+        for b in range(count * stride if y < block_rows * height else 0, columns):
+            store(out, pixel + y * width + b, zero(out))
 
 
 @jitable

@@ -59,12 +59,11 @@ NEWER_MODES = (*MODES, "linear", "cubic")
 NAMES = (("nearest",), ("bilinear", "linear"), ("bicubic", "cubic"))  # of each mode
 PADDING_MODES = ("zeros", "border", "reflection")  # in the order of sampling/coordinates.py
 WORK = 2**13  # outputs that a tile computes, in about 10 us
-FEW_CHANNELS = 8  # an image with fewer gains less by long spans, and more by many units of work
-# Pixels from which on an image, and one of few channels, has spans of more than a block.
-SMALL, LARGE = 2**10, 2**19
-# Units of work for which long spans leave enough points; the latter with few channels.
-FEW_UNITS, MANY_UNITS = 8, 128
-ROOM = 2**21  # maximum bytes of a tile's workspace for long spans
+FEW_CHANNELS = 8  # an image with fewer gains little by long spans
+FEW_UNITS = 8  # units of work for which long spans leave enough points
+# Maximum number of points in a span. Their places and weights stay in the second-level cache,
+# beside a part of the image; nearest has no weights.
+LONGEST, LONGEST_NEAREST = 2**13, 2**15
 PART = 32  # minimum channels in a part, if channels are cut because units are fewer than FEW_UNITS
 
 
@@ -203,23 +202,16 @@ def plan_samples(
 
 @jitable
 def span_of(g: GridSampleGeometry, taps: int) -> int:
-    """Return the number of points in a unit of work.
-
-    A unit reads scattered points channel by channel.
+    """Return the number of points in a span, which is read channel by channel.
 
     More points read more cached pixels of a channel, but their places also take room in the caches.
     """
-    pixels = 1
     span = kernels.BLOCK
-    for i in range(g.axes):
-        pixels *= min(g.image[i], LARGE)
-    if g.channels > 1 and pixels >= (LARGE if g.channels < FEW_CHANNELS else SMALL):
-        # Few channels gain little by long spans, so work for many threads comes first. More
-        # channels gain much, and leave work for some threads, also by the parts of channels in
-        # `cut_tiles`.
-        units = MANY_UNITS if g.channels < FEW_CHANNELS else FEW_UNITS
-        most = min(kernels.MOST, g.points, g.batch * g.points * max(1, g.channels // PART) // units)
-        while span < most and kernels.workspace_size(g.axes, taps, 2 * span) <= ROOM:
+    if g.channels >= FEW_CHANNELS:
+        # This leaves work for some threads, also by the parts of channels in `cut_tiles`.
+        parts = max(1, g.channels // PART)
+        longest = LONGEST if taps > 0 else LONGEST_NEAREST
+        while span < min(longest, g.points, g.batch * g.points * parts // FEW_UNITS):
             span *= 2
     return span
 

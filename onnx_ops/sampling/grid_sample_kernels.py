@@ -7,10 +7,9 @@ zero, or added to those of the pixels inside. In place of missing rows, the last
 with weights 0. Points beside infinities and NaN are read again tap by tap, as are all points of
 images too large for 32-bit indices.
 
-A unit of work has a span of points, and some or all channels. Its blocks are read one after the
-other, each from all channels. If the first block's points are scattered over the image, later
-blocks read the same parts again. Then the places of all blocks are kept, and all blocks are read
-from a channel before the next one.
+A unit of work has some points and some or all channels. Its points are placed span by span, and all
+blocks of a span are read from a channel before the next one, so that pixels that several blocks
+read stay in the caches.
 """
 
 from __future__ import annotations
@@ -67,10 +66,6 @@ if TYPE_CHECKING:
     from .taps import Reading
 
 LINEAR, CUBIC = (0, 1), (-1, 0, 1, 2)  # their taps, from the floor of a coordinate
-# Points that are placed before they are read: their places and weights stay in the second-level
-# cache, beside the image.
-PLACED = 8192
-MOST = 2**15  # maximum number of points with kept places
 # Pixels, at most, of a channel so small that a vector read from its last row would end after it,
 # and of what is read there.
 COPIED = 64
@@ -185,16 +180,12 @@ def copy_nearest(
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, stripe, first, end, channel, channel_end = image_unit_of(g, unit)
-        at_once = BLOCK  # points; if they are scattered, as many as places are kept for
         while first < end:
-            count = min(at_once, end - first)
+            count = min(g.span, end - first)
             begin = provide_points(sources, n, stripe, first, g, workspace)
             outside = 0
             if indexed:
                 outside = place_nearest(PointSpan(points, begin, count), g, zyx, base)
-                if at_once < min(g.span, end - first) and is_scattered(base[:count], pixels):
-                    at_once = g.span  # these points are placed again, with those that follow
-                    continue
             for c in range(channel, channel_end):
                 source = x[(n * g.channels + c) * pixels :]
                 target = out[(n * g.channels + c) * g.points + first :][:count]
@@ -206,18 +197,6 @@ def copy_nearest(
                 else:
                     take(source, pixel, outside, target)
             first += count
-
-
-@jitable
-def is_scattered(base: Pixels, pixels: int) -> np.bool_:
-    """Return whether a block's points read a large part of the image.
-
-    Later points read that part again.
-    """
-    low = high = base[0]
-    for b in range(base.size):
-        low, high = min(low, base[b]), max(high, base[b])
-    return np.int64(high) - np.int64(low) > pixels // 2
 
 
 # In place, as LLVM then knows the sizes along axes and taps when it chooses how to unroll loops.
@@ -255,27 +234,21 @@ def interpolate(
 ) -> None:
     """Compute a tile with the mode LINEAR or CUBIC, which `offsets` states."""
     points, sources = grid
-    pixels = image_size(g)
     taps = len(offsets)
     method = Method(offsets, indexed_images(g) > 0, reading_of(g, taps))
-    longest = min(g.span, PLACED)
     buffers = buffers_in(workspace, x, grid, g, taps, out)
     zyx = image_axes(g, taps == 4, zero(points[0]))
     begin_points(sources, workspace)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, stripe, first, end, channel, channel_end = image_unit_of(g, unit)
-        at_once = BLOCK  # points; if they are scattered, as many as places are kept for
         while first < end:
-            count = min(at_once, end - first)
+            count = min(g.span, end - first)
             begin = provide_points(sources, n, stripe, first, g, workspace)
             blocks = (count + BLOCK - 1) // BLOCK
             if method.is_indexed:
                 for k in range(blocks):
                     span = PointSpan(points, begin + k * BLOCK, min(BLOCK, count - k * BLOCK))
                     place_block(span, g, zyx, method, taps_of(buffers, k))
-                if at_once < min(longest, end - first) and is_scattered(buffers.base[0], pixels):
-                    at_once = longest  # these points are placed again, with those that follow
-                    continue
             for c in range(channel, channel_end):
                 for k in range(blocks):
                     b = k * BLOCK

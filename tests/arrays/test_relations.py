@@ -151,14 +151,36 @@ def test_unfold_is_the_transpose_of_fold(run, case, dtype):
     assert np.vdot(columns, y.astype(np.float64)) == np.vdot(x, folded)
 
 
+TILED = {  # block_shape, and the number of blocks along each axis
+    "few positions": ((3, 4), (43, 31)),
+    "many positions": ((7, 6), (20, 31)),
+    "rows of several pieces": ((2, 3), (3, 7000)),
+    "pieces of many positions": ((9, 4), (2, 5000)),
+    "few rows": ((30, 1), (1, 50)),
+    "a line": ((5,), (9001,)),
+    "volumes": ((2, 3, 4), (3, 11, 40)),
+    "volumes of many positions": ((3, 4, 5), (2, 7, 40)),
+}
+
+
+@pytest.mark.parametrize("rest", [0, 1])
 @pytest.mark.parametrize("channels", [2, 40])
-def test_blocks_that_tile_are_transposed(channels):
+@pytest.mark.parametrize(("block", "counts"), TILED.values(), ids=TILED)
+def test_blocks_that_tile_are_transposed(block, counts, channels, rest):
     """Pixels after the last block of an axis are 0."""
-    x = np.random.default_rng(0).standard_normal((1, channels, 7, 2, 43, 131), np.float32)
-    expected = np.zeros((1, channels, 303, 263), np.float32)
-    expected[..., :301, :262] = x.transpose(0, 1, 4, 2, 5, 3).reshape(1, channels, 301, 262)
-    y = onnx_ops.col2im(x.reshape(1, channels * 14, -1), expected.shape[2:], (7, 2), strides=[7, 2])
-    assert y.tobytes() == expected.tobytes()
+    axes = len(block)
+    x = np.random.default_rng(0).standard_normal((1, channels, *block, *counts), np.float32)
+    tiled = [k * count for k, count in zip(block, counts, strict=True)]
+    image = [size + min(rest, k - 1) for size, k in zip(tiled, block, strict=True)]
+    expected = np.zeros((1, channels, *image), np.float32)
+    order = [axis for a in range(axes) for axis in (2 + axes + a, 2 + a)]
+    expected[..., *(slice(size) for size in tiled)] = x.transpose(0, 1, *order).reshape(
+        1, channels, *tiled
+    )
+    x = x.reshape(1, channels * math.prod(block), -1)
+    for threads in (1, 3):
+        y = onnx_ops.col2im(x, image, block, strides=block, threads=threads)
+        assert y.tobytes() == expected.tobytes()
 
 
 def test_positions_far_outside_of_the_image():

@@ -25,7 +25,7 @@ from onnx_ops.declaration.operator import Kernel
 from onnx_ops.kernels.elements import indices_in
 from onnx_ops.kernels.vectors import take
 from onnx_ops.sampling.grid_sample import MICROSOFT, pad_coordinate, unnormalize
-from onnx_ops.sampling.grid_sample_kernels import BLOCK, image_unit_of, is_scattered
+from onnx_ops.sampling.grid_sample_kernels import BLOCK, image_unit_of
 from onnx_ops.sampling.taps import image_size
 
 DOMAIN = "benchmark"
@@ -71,15 +71,11 @@ def read(x, numbers, g, taps, tile, workspace, out):
     base, pixels = indices_in(workspace, 0, g.span), image_size(g)
     for unit in range(g.units * tile // g.tiles, g.units * (tile + 1) // g.tiles):
         n, _, first, end, channel, last_channel = image_unit_of(g, unit)
-        span = BLOCK
         while first < end:
-            count = min(span, end - first)
+            count = min(g.span, end - first)
             index_words = numbers[2 * (n * g.points + first) :]
             for b in range(count):
                 base[b] = index_words[2 * b] + index_words[2 * b + 1]
-            if span < min(g.span, end - first) and is_scattered(base[:count], pixels):
-                span = g.span
-                continue
             width = g.image[1]
             for c in range(channel, last_channel):
                 source = x[(n * g.channels + c) * pixels :]
