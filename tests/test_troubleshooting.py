@@ -969,7 +969,7 @@ def of_child():
     make().run(None, feeds)
 
 session = make()
-for work in (of_parent, of_child):
+for work in (*[of_parent] * 3, of_child):
     child = os.fork()
     if not child:
         try:
@@ -984,10 +984,10 @@ for work in (of_parent, of_child):
 def forks() -> None:
     if not hasattr(os, "fork"):
         pytest.skip("there is no fork here")
-    of_parent, of_child = python(WAITING + FORKED).stdout.split()
+    *of_parent, of_child = python(WAITING + FORKED).stdout.split()
     assert of_child == "ends"
     if ORT_VERSION == WORDED:  # other versions may wait for no threads
-        assert of_parent == "hangs"
+        assert "hangs" in of_parent  # it depends on what a thread did when its process forked
 
 
 LEAVING = """
