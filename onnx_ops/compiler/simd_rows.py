@@ -241,21 +241,20 @@ def zipper(rows: int, size: int) -> Callable[..., None]:
     return zip_rows
 
 
-def pair_zipper(size: int) -> Callable[..., None]:
-    """Return `zipper` for two rows, `size` elements at a time, or less if rows are shorter."""
-    zip_rows = zipper(2, size)
-    if size == 2:
-        return zip_rows
-    zip_short = pair_zipper(size // 2)
+def zip_or(rows: int, size: int, otherwise: Callable[..., None]) -> Callable[..., None]:
+    """Return `interleave` that calls `zipper` for so many rows of `size` elements and more, where
+    rows of `out` have no gaps, else the other function.
+    """
+    zip_rows = zipper(rows, size)
 
     @inner
-    def zip_pairs(lanes: View, matrices: int, columns: int, out: View) -> None:
-        if columns >= size:
+    def choose(lanes: View, matrices: int, count: int, columns: int, out: View) -> None:
+        if out.steps[1] == count == rows and columns >= size:
             zip_rows(lanes, matrices, columns, out)
         else:
-            zip_short(lanes, matrices, columns, out)
+            otherwise(lanes, matrices, count, columns, out)
 
-    return zip_pairs
+    return choose
 
 
 @vectorized(vectors.interleave)
@@ -263,25 +262,29 @@ def make_interleave(lanes: types.NamedTuple, out: types.NamedTuple) -> Callable[
     if isinstance(array_of(out).dtype, types.Complex):
         return None
     large = square(array_of(lanes))
-    zip_pairs = pair_zipper(whole_vector(array_of(lanes)))
-    zip_threes = zipper(3, 8)
     in_large_squares = transposer(large)
     in_small_squares = transposer(4)
     one_by_one = as_written(vectors.interleave)
 
-    def interleave(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
-        stay_apart()
+    @inner
+    def by_squares(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
         side = min(rows, columns)
         if side >= large:
             in_large_squares(lanes, matrices, rows, columns, out)
         elif side >= 4:
             in_small_squares(lanes, matrices, rows, columns, out)
-        elif out.steps[1] == rows == 2 and columns >= 2:
-            zip_pairs(lanes, matrices, columns, out)
-        elif out.steps[1] == rows == 3 and columns >= 8:
-            zip_threes(lanes, matrices, columns, out)
         else:
             one_by_one(lanes, matrices, rows, columns, out)
+
+    choose = by_squares
+    for rows in range(2, 8):
+        for size in (2, 4, 8):
+            choose = zip_or(rows, size, choose)
+    choose = zip_or(2, whole_vector(array_of(lanes)), choose)
+
+    def interleave(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
+        stay_apart()
+        choose(lanes, matrices, rows, columns, out)
 
     return interleave
 

@@ -43,7 +43,7 @@ from ..declaration.jit import IN_PLACE, jitable
 from ..kernels.elements import integers_in, load, plus, store, sums_in, zero
 from ..kernels.shares import pieces, share
 from ..kernels.vectors import Runs, View, interleave, sum_runs
-from .col2im_planes import PLANES, are_small, padded_size, planes_workspace, sum_planes
+from .col2im_planes import PLANES, UNCACHED, are_small, padded_size, planes_workspace, sum_planes
 from .sliding_blocks import quotient
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ FEW = 4
 LONG = PIECE // ROOM  # stride along x: lanes of a piece would have fewer pixels than ROOM
 MOST_RUNS = 2**12  # runs of a lane
 LARGEST_ROW = 2**30  # pixels and pads of a row: vectors compare 32-bit numbers of blocks
-# Blocks that tile the image are copied row by row if they have at most so many positions: each is
-# read from another part of the input.
+# Blocks that tile large images are copied row by row if they have at most so many positions: each
+# is read from another part of the input.
 STREAMS = 32
 LARGEST_SUM = 16  # bytes of a sum of complex128
 
@@ -365,7 +365,7 @@ def copy_blocks(
     # Rows of blocks, and rows of a block: how many, and the steps in the input and the output.
     outer = block_rows, row_blocks, height * width
     inner = height, g.block[x_axis] * g.blocks, width
-    if g.positions > STREAMS:
+    if g.positions > STREAMS or g.planes * g.image[y_axis] * width < UNCACHED:
         inner, outer = outer, inner
     for r in range(outer[0]):
         lanes = View(data, l + r * outer[1], (inner[1], g.blocks))

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
 # The same where a row is a sum of several lanes, or differs from the rows beside it.
 SHORT_LANES = 33
-SHORT_TILES = 8  # the same where MANY blocks of a plane tile the image
+# The same where blocks tile the image, and a plane has MANY of them or caches hold all planes.
+SHORT_TILES = 8
 MANY = 128
+UNCACHED = 2**21  # pixels that caches don't hold, with their input
 SHORTEST = 5  # the same where there are fewer than PLANES, which leave a part of each vector empty
 MOST_PIXELS = 2**14  # the rows that a position touches stay in the second-level cache
 MOST_ELEMENTS = 2**17  # of a plane's input, whose places stay there, too
@@ -42,10 +44,10 @@ def are_small(g: Col2ImGeometry) -> bool:
     planes = g.planes * g.image[y] * g.image[x] // g.pixels
     limit = SHORT
     if planes < PLANES:
-        limit = SHORTEST
+        limit = 0 if g.disjoint else SHORTEST
     elif g.counts[y] < g.block[y] or (g.strides[x] > 1 and not g.disjoint):
         limit = SHORT_LANES
-    elif g.disjoint and g.blocks >= MANY:
+    elif g.disjoint and (g.blocks >= MANY or planes * pixels < UNCACHED):
         limit = SHORT_TILES
     return (
         g.counts[x] < limit and planes >= LEAST_PLANES and g.positions * g.blocks <= MOST_ELEMENTS
