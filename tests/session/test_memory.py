@@ -123,7 +123,7 @@ def test_blocks_longer_than_the_runs_found_at_once(block, stride):
 
 def test_tiles_side_by_side_have_workspaces_of_their_own(monkeypatch):
     """64 threads give the same result as one, with a kernel that needs its workspace."""
-    x = np.random.default_rng(0).standard_normal((4, 64 * 9, 64 * 64)).astype(np.float16)
+    x = np.random.default_rng(0).standard_normal((4, 64 * 9, 64 * 64)).astype(np.float32)
     sizes, attributes = ([128, 128], [3, 3]), {"strides": [2, 2], "pads": [1, 1, 0, 0]}
     expected = onnx_ops.col2im(x, *sizes, threads=1, **attributes)
     monkeypatch.setattr(system, "available_cpus", lambda: range(64))
