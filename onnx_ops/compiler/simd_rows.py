@@ -242,8 +242,8 @@ def zipper(rows: int, size: int) -> Callable[..., None]:
 
 
 def zip_or(rows: int, size: int, otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Return `interleave` that calls `zipper` for so many rows of `size` elements and more, where
-    rows of `out` have no gaps, else the other function.
+    """Return `interleave` that calls `zipper` where matrices have so many rows, at least `size`
+    columns, and no gaps between rows of `out`, else the other function.
     """
     zip_rows = zipper(rows, size)
 
@@ -277,6 +277,7 @@ def make_interleave(lanes: types.NamedTuple, out: types.NamedTuple) -> Callable[
             one_by_one(lanes, matrices, rows, columns, out)
 
     choose = by_squares
+    # The last one is tried first: of each number of rows, the longest vectors.
     for rows in range(2, 8):
         for size in (2, 4, 8):
             choose = zip_or(rows, size, choose)

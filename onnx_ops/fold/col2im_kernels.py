@@ -43,7 +43,7 @@ from ..declaration.jit import IN_PLACE, jitable
 from ..kernels.elements import integers_in, load, plus, store, sums_in, zero
 from ..kernels.shares import pieces, share
 from ..kernels.vectors import Runs, View, interleave, sum_runs
-from .col2im_planes import PLANES, UNCACHED, are_small, padded_size, planes_workspace, sum_planes
+from .col2im_planes import PLANES, are_small, padded_size, planes_workspace, sum_planes
 from .sliding_blocks import quotient
 
 if TYPE_CHECKING:
@@ -70,9 +70,6 @@ FEW = 4
 LONG = PIECE // ROOM  # stride along x: lanes of a piece would have fewer pixels than ROOM
 MOST_RUNS = 2**12  # runs of a lane
 LARGEST_ROW = 2**30  # pixels and pads of a row: vectors compare 32-bit numbers of blocks
-# Blocks that tile large images are copied row by row if they have at most so many positions: each
-# is read from another part of the input.
-STREAMS = 32
 LARGEST_SUM = 16  # bytes of a sum of complex128
 
 
@@ -87,7 +84,10 @@ class Hits(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A unit of work: a piece of each of the rows y_begin, y_begin + stride, ... of a plane."""
+    """A unit of work: a piece of each of the rows y_begin, y_begin + stride, ... of a plane.
+
+    If DISJOINT, of each row from y_begin on.
+    """
 
     plane: int
     y_begin: Pixel
@@ -159,6 +159,8 @@ def choose_way(g: Col2ImGeometry) -> None:
 @jitable
 def size_units(g: Col2ImGeometry, runs: int) -> None:
     """Choose the size of a unit of work: g.piece pixels of each of g.high rows.
+
+    If DISJOINT, of each row of g.high rows of blocks.
 
     Also state for how many lanes, runs and sums it needs memory. A lane has at most `runs` runs.
     """
@@ -362,15 +364,10 @@ def copy_blocks(
         y = y_begin // height
         block_rows = max(0, min((y_end - y_begin) // height, g.counts[y_axis] - y))
         l += leads[0] + y * row_blocks
-    # Rows of blocks, and rows of a block: how many, and the steps in the input and the output.
-    outer = block_rows, row_blocks, height * width
-    inner = height, g.block[x_axis] * g.blocks, width
-    if g.positions > STREAMS or g.planes * g.image[y_axis] * width < UNCACHED:
-        inner, outer = outer, inner
-    for r in range(outer[0]):
-        lanes = View(data, l + r * outer[1], (inner[1], g.blocks))
-        view = View(out, pixel + r * outer[2], (inner[2], stride))
-        interleave(lanes, inner[0], stride, count, view)
+    for r in range(height):  # the rows of a phase one after the other, in the order of the input
+        lanes = View(data, l + r * g.block[x_axis] * g.blocks, (row_blocks, g.blocks))
+        phase = View(out, pixel + r * width, (height * width, stride))
+        interleave(lanes, block_rows, stride, count, phase)
     for y in range(y_end - y_begin):
         for b in range(count * stride if y < block_rows * height else 0, columns):
             store(out, pixel + y * width + b, zero(out))

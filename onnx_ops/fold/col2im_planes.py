@@ -23,10 +23,13 @@ SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
 # The same where a row is a sum of several lanes, or differs from the rows beside it.
 SHORT_LANES = 33
 # The same where blocks tile the image, and a plane has MANY of them or caches hold all planes.
+# SHORT_LANES comes first.
 SHORT_TILES = 8
 MANY = 128
 UNCACHED = 2**21  # pixels that caches don't hold, with their input
-SHORTEST = 5  # the same where there are fewer than PLANES, which leave a part of each vector empty
+# The same where there are fewer than PLANES, which leave a part of each vector empty. Blocks that
+# tile the image are never summed side by side then.
+SHORTEST = 5
 MOST_PIXELS = 2**14  # the rows that a position touches stay in the second-level cache
 MOST_ELEMENTS = 2**17  # of a plane's input, whose places stay there, too
 LEAST_PLANES = 3

@@ -53,10 +53,10 @@ class Col2ImGeometry(SlidingBlocks):
     disjoint: int  # 1 if blocks tile the image: no pixel has two of them
     way: int  # TOGETHER, DISJOINT, BY_BLOCKS or BY_LANES
     # A unit of work is a piece of each row of a group, see `rows_of`; unused if TOGETHER.
-    phases: int  # of a plane: its rows that lie one stride apart are one
+    phases: int  # of a plane: its rows that lie one stride apart; DISJOINT: one, of all rows
     groups: int  # of a phase
     row_pieces: int  # of a row
-    high: int  # rows of a group, at most
+    high: int  # rows of a group, at most; DISJOINT: rows of blocks
     piece: int  # pixels of a piece, at most
     pitch: int  # sums that a lane of such a piece has room for
     # The workspace has room for:

@@ -322,7 +322,7 @@ def cut_stripes(g: ComputedGridSampleGeometry) -> None:
     # A share of the points for each of STRIPES, or MOST_POINTS if that is less; then the next
     # multiple of BLOCK above it.
     wanted = min(MOST_POINTS, g.batch * g.points // STRIPES) // BLOCK * BLOCK + BLOCK
-    # GridSample reads scattered points by spans, and all points of a span are of one stripe.
+    # GridSample reads points by spans, and all points of a span are of one stripe.
     wanted = min(max(wanted, g.span), g.points)
     g.row_length = max(g.output[g.axes - 1], 1)
     g.rows = max(1, wanted // g.row_length)
