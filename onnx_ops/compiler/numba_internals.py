@@ -75,7 +75,8 @@ def check_numba() -> None:
         compiler.Flags: "noalias",
         callconv: "excinfo_t RETCODE_EXC",
         callconv.CPUCallConv: "call_function _get_excinfo_argument _return_errcode_raw",
-        cgutils: "alloca_once do_boundscheck for_range get_or_insert_function unpack_tuple",
+        cgutils: "alloca_once do_boundscheck for_range for_range_slice get_or_insert_function "
+        "unpack_tuple",
         _helperlib: "c_helpers",
         Dispatcher: "disable_compile",
         FunctionCache: "load_overload save_overload",

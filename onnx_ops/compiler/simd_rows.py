@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from llvmlite import ir
@@ -16,6 +17,7 @@ from .simd import (
     array_of,
     as_written,
     collect,
+    concatenate,
     inner,
     lanes_of,
     operation,
@@ -204,57 +206,50 @@ def make_add_planes(x: types.Array, sums: types.Array) -> Callable[..., None] | 
     return add_planes
 
 
-@operation(literals="rows size")
-def zip_elements(
-    builder: ir.IRBuilder, matrix: ViewValue, rows: int, size: int, target: ArrayValue, j: ir.Value
+@operation(literals="longest")
+def zip_rows(
+    builder: ir.IRBuilder,
+    lanes: ViewValue,
+    matrices: ir.Value,
+    rows: ir.Value,
+    columns: ir.Value,
+    size: ir.Value,
+    out: ViewValue,
+    longest: int,
 ) -> None:
-    """target[j + q * rows + r] = matrix[r, q] for q < size, r < rows"""
-    source, i, (pitch,) = matrix
-    zipped = source.load(i, size)
-    for r in range(1, rows):
-        row = source.load(builder.add(i, builder.mul(I64(r), pitch)), size)
-        # Of one length, as both sides of a shuffle are: what comes after the row is not used.
-        row = shuffle(builder, row, row, [*range(size), *[0] * (size * (r - 1))])
-        order = [q * r + k if k < r else size * r + q for q in range(size) for k in range(r + 1)]
-        zipped = shuffle(builder, zipped, row, order)
-    target.store_sums(j, zipped)
+    """`interleave` for 2 to 7 rows without gaps in `out`, `size` <= `columns` at a time.
 
-
-def zipper(rows: int, size: int) -> Callable[..., None]:
-    """Return `interleave` for matrices with this number of rows, where rows of `out` have no gaps.
-
-    It transposes `size` elements of each row at a time; the last ones overlap those before.
+    The size is the longest one, half or a quarter of it; the last columns overlap those before.
+    Each number of rows has loops of its own for each size. They are made here, because Numba takes
+    half a second for each pair if it compiles them.
     """
-
-    @inner
-    def zip_rows(lanes: View, matrices: int, columns: int, out: View) -> None:
-        source, first, (step, pitch) = lanes
-        target, to, (out_step, _) = out
-        for l in range(matrices):
-            i = first + l * step
-            j = to + l * out_step
-            for b in range(0, columns - size, size):
-                zip_elements(View(source, i + b, (pitch,)), rows, size, target, j + b * rows)
-            b = columns - size
-            zip_elements(View(source, i + b, (pitch,)), rows, size, target, j + b * rows)
-
-    return zip_rows
-
-
-def zip_or(rows: int, size: int, otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Return `interleave` that calls `zipper` where matrices have so many rows, at least `size`
-    columns, and no gaps between rows of `out`, else the other function.
-    """
-    zip_rows = zipper(rows, size)
-
-    @inner
-    def choose(lanes: View, matrices: int, count: int, columns: int, out: View) -> None:
-        if out.steps[1] == count == rows and columns >= size:
-            zip_rows(lanes, matrices, columns, out)
-        else:
-            otherwise(lanes, matrices, count, columns, out)
-
-    return choose
+    source, first, (step, pitch) = lanes
+    target, begin, (out_step, _) = out
+    after = builder.append_basic_block()
+    switch = builder.switch(builder.add(builder.mul(size, I64(8)), rows), after)
+    for height, width in itertools.product(range(2, 8), (longest // 4, longest // 2, longest)):
+        block = builder.append_basic_block()
+        switch.add_case(I64(width * 8 + height), block)
+        with builder.goto_block(block):
+            last = builder.sub(columns, I64(width))
+            with (
+                cgutils.for_range(builder, matrices) as loop,
+                cgutils.for_range_slice(builder, I64(0), columns, I64(width)) as (q, _),
+            ):
+                q = builder.select(builder.icmp_signed("<", q, last), q, last)
+                i = builder.add(builder.add(first, q), builder.mul(loop.index, step))
+                # Copies of the last row, which no element is taken from, make a power of two.
+                places = [
+                    builder.add(i, builder.mul(I64(min(r, height - 1)), pitch))
+                    for r in range(1 << (height - 1).bit_length())
+                ]
+                joined = concatenate(builder, [source.load(place, width) for place in places])
+                order = [r * width + b for b in range(width) for r in range(height)]
+                j = builder.add(begin, builder.mul(q, I64(height)))
+                j = builder.add(j, builder.mul(loop.index, out_step))
+                target.store_sums(j, shuffle(builder, joined, joined, order))
+            builder.branch(after)
+    builder.position_at_end(after)
 
 
 @vectorized(vectors.interleave)
@@ -262,30 +257,25 @@ def make_interleave(lanes: types.NamedTuple, out: types.NamedTuple) -> Callable[
     if isinstance(array_of(out).dtype, types.Complex):
         return None
     large = square(array_of(lanes))
+    longest = whole_vector(array_of(lanes))
     in_large_squares = transposer(large)
     in_small_squares = transposer(4)
     one_by_one = as_written(vectors.interleave)
 
-    @inner
-    def by_squares(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
+    def interleave(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
+        stay_apart()
         side = min(rows, columns)
-        if side >= large:
+        if out.steps[1] == rows and 2 <= rows < 8 and columns >= longest // 4:
+            size = longest
+            while size > columns:
+                size //= 2
+            zip_rows(lanes, matrices, rows, columns, size, out, longest)
+        elif side >= large:
             in_large_squares(lanes, matrices, rows, columns, out)
         elif side >= 4:
             in_small_squares(lanes, matrices, rows, columns, out)
         else:
             one_by_one(lanes, matrices, rows, columns, out)
-
-    choose = by_squares
-    # The last one is tried first: of each number of rows, the longest vectors.
-    for rows in range(2, 8):
-        for size in (2, 4, 8):
-            choose = zip_or(rows, size, choose)
-    choose = zip_or(2, whole_vector(array_of(lanes)), choose)
-
-    def interleave(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
-        stay_apart()
-        choose(lanes, matrices, rows, columns, out)
 
     return interleave
 

@@ -34,8 +34,19 @@ C = re.compile(rf"(?P<comment>//[^\n]*|/\*[\s\S]*?\*/)|(?P<string>{STRING})|{WOR
 IS_NAME = re.compile(r"\w+$").match
 LOADED = """
 import sys
+from numba.core import event
 import numpy as np
 import onnx_ops
+
+class Compiled(event.Listener):
+    functions = 0
+    def on_start(self, event):
+        self.functions += 1
+    def on_end(self, event):
+        pass
+
+compiled = Compiled()
+event.register("numba:compile", compiled)
 for path in sys.argv[1:]:
     session = onnx_ops.InferenceSession(path)
     inputs = {i.name: np.zeros(i.shape, np.int64 if "int64" in i.type else np.float32)
@@ -44,6 +55,7 @@ for path in sys.argv[1:]:
         session.run(None, inputs)
     except onnx_ops.OpError:
         pass  # the code that makes its message is loaded, as intended
+print(compiled.functions)
 for module in list(sys.modules.values()):
     print(getattr(module, "__file__", None) or "")
 """
@@ -126,9 +138,9 @@ def by_folder(paths: Iterable[Path]) -> dict[str, int]:
     return dict(count)
 
 
-def loaded(models: Iterable[Path]) -> list[Path]:
-    """Return the package's files that a process loads to compile and run models, and all C
-    sources.
+def loaded(models: Iterable[Path]) -> tuple[list[Path], int]:
+    """Return what a process loads to compile and run models: the package's files, with all C
+    sources, and the number of functions that Numba compiles.
     """
     run = subprocess.run(
         [sys.executable, "-c", LOADED, *map(str, models)],
@@ -136,8 +148,9 @@ def loaded(models: Iterable[Path]) -> list[Path]:
         text=True,
         check=True,
     )
-    modules = {Path(line) for line in run.stdout.splitlines()}
-    return [p for p in shipped() if p in modules or p.suffix in (".c", ".h")]
+    functions, *files = run.stdout.splitlines()
+    modules = set(map(Path, files))
+    return [p for p in shipped() if p in modules or p.suffix in (".c", ".h")], int(functions)
 
 
 def table(count: dict[str, int]) -> str:
