@@ -254,11 +254,9 @@ def test_any_memory_order_and_number_of_threads(function, case):
             )
 
 
-# The kernels for float64 are compiled for this test alone.
+@pytest.mark.long  # the kernels for float64 are compiled for this test alone
 @pytest.mark.parametrize(
-    ("function", "case"),
-    [long_unless(pair[0] is onnx_ops.im2col, *pair) for pair in OF_FUNCTIONS],
-    ids=lambda v: getattr(v, "__name__", str(v)),
+    ("function", "case"), OF_FUNCTIONS, ids=lambda v: getattr(v, "__name__", str(v))
 )
 def test_lists_are_arrays_of_float64(function, case):
     inputs = case.inputs("float64")

@@ -4,20 +4,28 @@ import numpy as np
 import pytest
 from support.backends import uncompiled
 from support.cases import CASES, assert_close, expected_of
+from support.selection import long_unless
 
 pytestmark = pytest.mark.any_library
 
-SMALL = 2500  # elements of the inputs and the output; an element takes some microseconds
+# Elements of the inputs and the output; an element takes some microseconds.
+FEW, MANY = 1200, 2500
 
 
+@pytest.mark.parametrize("most", [FEW, long_unless(False, MANY)])
 @pytest.mark.parametrize("op_type", sorted({case.op_type for case in CASES}))
-def test_every_small_case(op_type):
-    tested = 0
-    for case in (case for case in CASES if case.op_type == op_type):
-        inputs = case.inputs("float32")
-        expected = expected_of(case, inputs)
-        if sum(array.size for array in inputs) + expected.size <= SMALL:
+def test_small_cases(op_type, most):
+    """Those of at most so many elements, or the smallest one of an operator."""
+    examples = [
+        (case, inputs, expected_of(case, inputs))
+        for case in CASES
+        if case.op_type == op_type
+        for inputs in [case.inputs("float32")]
+    ]
+    sizes = [sum(a.size for a in (*inputs, expected)) for _, inputs, expected in examples]
+    most = max(most, min(sizes))
+    assert most <= MANY
+    for (case, inputs, expected), size in zip(examples, sizes, strict=True):
+        if size <= most:
             with np.errstate(all="ignore"):
                 assert_close(uncompiled(case, inputs), expected, "float32", case.name)
-            tested += 1
-    assert tested
