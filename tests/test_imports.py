@@ -5,6 +5,7 @@ Test files import neither each other nor scripts: what they share is in tests/su
 """
 
 import ast
+import functools
 import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -28,6 +29,7 @@ def module_name(path, package):
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
 
 
+@functools.cache
 def imports_of(package):
     """Return {module: modules of the package that it imports, at its top, inside functions and for
     type checkers}.

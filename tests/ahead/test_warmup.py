@@ -15,7 +15,7 @@ import onnx_ops
 from onnx_ops.ahead import warmup
 from onnx_ops.arrays import functions
 from onnx_ops.compiler import cache
-from onnx_ops.fold.col2im import COL2IM as DECLARATION
+from onnx_ops.openmmlab.rotated_feature_align import ROTATED_FEATURE_ALIGN as DECLARATION
 from onnx_ops.session import native_backend, variants
 
 OVERLAPPING = case_named("overlapping")
@@ -238,13 +238,13 @@ def test_operators_whose_attributes_differ_share_no_code():
     same, other = (
         replace(one, name="Other", attributes=one.attributes[::step]) for step in (1, -1)
     )
+    x, boxes = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2), np.zeros((1, 2, 2, 5), "f")
+    boxes[..., :2] = 1  # whose centre, scaled, is that of x
     for second, count in (same, 1), (other, 2):
         assert len(variants.distinct(variants.combinations([one, second], ["float32"]))) == count
         for each in one, second:
-            image = functions.call(
-                each, np.ones((1, 9, 4), np.float32), [5, 5], [3, 3], strides=[2, 2]
-            )
-            assert image[0, 0, 2].tolist() == [2, 2, 4, 2, 2]
+            aligned = functions.call(each, x, boxes, spatial_scale=0.5, points=1)
+            assert aligned.ravel().tolist() == [1.5, 2.5, 3.5, 4.5]
 
 
 def test_the_command_line_refuses_them():

@@ -104,6 +104,7 @@ def test_times_and_ratios(tmp_path):
     assert row["to_fastest_peer"] == pytest.approx(min(times[p] for p in peers) / times["onnx_ops"])
 
 
+@pytest.mark.long
 @on_demand
 @NEEDS_A_PEER
 def test_a_result_that_differs_is_not_timed():

@@ -31,6 +31,7 @@ from support.commands import call, call_json, saved, sentences
 from support.files import contents
 from support.growth import assert_steps_linear
 from support.processes import TESTS, environment
+from support.selection import long_unless
 
 import onnx_ops
 from onnx_ops.cli import data, items
@@ -674,6 +675,7 @@ def wait_for_outputs(count: int, directory: Path) -> None:
     wait_for(lambda: len(list((directory / "out").rglob("*.npy"))) >= count)
 
 
+@pytest.mark.long
 @needs_signals
 def test_the_rest_after_the_program_was_killed(where: list[str], tmp_path: Path) -> None:
     arrays, model = inputs(60, tmp_path), slow_fold(tmp_path)
@@ -862,7 +864,7 @@ def test_all_recipes_are_run() -> None:
     assert RECIPES.keys() == {"loop", "pool", "ray_data"}
 
 
-@pytest.mark.parametrize("name", ["loop", "pool"])
+@pytest.mark.parametrize("name", ["loop", long_unless(False, "pool")])
 def test_a_recipe(name: str, tmp_path: Path) -> None:
     assert_done(recipe(name, 5, tmp_path), tmp_path)
 

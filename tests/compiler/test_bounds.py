@@ -8,7 +8,7 @@ import sys
 import pytest
 from support.pages import operator_file
 from support.processes import TESTS, copy_package, python
-from support.selection import long_unless, on_demand
+from support.selection import on_demand
 
 from onnx_ops.native.execute import EXCEPTION
 
@@ -65,9 +65,8 @@ def broken(tmp_path):
 
 
 @on_demand
-@pytest.mark.parametrize(
-    "mistake", [long_unless("writes" in mistake, mistake) for mistake in BREAKS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("mistake", BREAKS)
 def test_checked_indices_detect_a_mistake(mistake, broken):
     home = broken(*BREAKS[mistake])
     process = python(

@@ -360,6 +360,7 @@ print(doubled(np.ones(3, np.float32)))
 """
 
 
+@pytest.mark.long
 @on_demand
 def test_what_numba_has_not_loaded_is_loaded_again(tmp_path: Path) -> None:
     """A helper is registered again, because Numba takes for loaded what it hasn't loaded."""

@@ -1,7 +1,7 @@
 """Custom operators, run in every way."""
 
 import functools
-import itertools
+import importlib
 import re
 import sys
 import textwrap
@@ -86,7 +86,6 @@ CASES = {
     custom.topk: [
         (X, [2]),
         (X, [5], BIAS, {"scale": -0.5}),
-        (np.random.default_rng(1).standard_normal((4, 30, 70)), [3], {"axes": [2]}),
         (X[:0], [2]),
         (X, [6]),
         (X, [2], {"axes": [0]}),
@@ -116,14 +115,20 @@ CASES = {
         (np.array([], object),),
     ],
 }  # fmt: skip
+OF_RANK_3 = [(np.random.default_rng(1).standard_normal((4, 30, 70)), [3], {"axes": [2]})]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy warns of overflows and infinities
-@pytest.mark.parametrize("operator", CASES, ids=lambda o: o.__name__)
-def test_every_way_against_the_body(operator):
-    assert onnx_ops.check(operator, CASES[operator], extremes=operator is custom.above) > 4 * len(
-        CASES[operator]
-    )
+@pytest.mark.parametrize(
+    ("operator", "cases"),
+    [
+        *(pytest.param(o, cases, id=o.__name__) for o, cases in CASES.items()),
+        long_unless(False, custom.topk, OF_RANK_3, id="TopK of rank 3"),  # has kernels of its own
+    ],
+)
+def test_every_way_against_the_body(operator, cases):
+    compared = onnx_ops.check(operator, cases, extremes=operator is custom.above)
+    assert compared > 4 * len(cases)
 
 
 def test_extremes_end_with_empty_inputs():
@@ -163,6 +168,7 @@ def test_check_finds_what_is_wrong(wrong_way, monkeypatch):
         onnx_ops.check(custom.combine, [CASES[custom.combine][0]], extremes=False)
 
 
+@pytest.mark.long
 @needs_extensions
 def test_extensions_sessions_against_the_body():
     """The first session of that backend must know these operators, hence the new process."""
@@ -267,7 +273,10 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("name", [long_unless("kept" not in name, name) for name in MISTAKES])
+# kept_views in test_troubleshooting.py has a view that is kept in the short run.
+@pytest.mark.parametrize(
+    "name", [long_unless(row[1] is not KEPT, name) for name, row in MISTAKES.items()]
+)
 def test_mistakes_of_a_body(name):
     body, message = MISTAKES[name]
     with pytest.raises(Exception, match=rf"my\.domain\.Mistake: {message}"):
@@ -991,7 +1000,8 @@ def test_floats_that_are_refused():
         5e-324,
     ]
     for value in [*floats, *(rng.standard_normal(2) * 10.0 ** rng.integers(-30, 30, 2))]:
-        for refusal, dtype in itertools.product(range(4), ("float32", "float64")):
+        # Attributes have one type: only the refusal of an element depends on that of x.
+        for refusal, dtype in (*((k, "float32") for k in range(4)), (2, "float64")):
             with np.errstate(all="ignore"):
                 x, settings = np.array([value], dtype), {"scale": [value, 0.1], "refusal": refusal}
                 called, of_session = (
@@ -1154,16 +1164,16 @@ def test_kernels_of_one_name():
 
 
 @need_numba
-def test_compiling_while_a_module_is_imported(tmp_path):
+def test_compiling_while_a_module_is_imported(tmp_path, monkeypatch):
     text = (
         FILE.format(factor=2, summand=1)
-        + "\n\nimport numpy\nprint(scale(numpy.ones(1, numpy.float32)))"
+        + "\n\nimport numpy\nresult = scale(numpy.ones(1, numpy.float32))"
     )
-    (tmp_path / "operators_of_mine.py").write_text(text)
-    assert (
-        run_script("import operators_of_mine", tmp_path, NUMBA_CACHE_DIR=str(tmp_path)).stdout
-        == "[3.]\n"
-    )
+    (tmp_path / "compiling_of_mine.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert importlib.import_module("compiling_of_mine").result == [3]
+    assert list(tmp_path.rglob("*.code"))
 
 
 @need_numba
@@ -1297,7 +1307,9 @@ def test_what_operators_must_be():
 def test_extensions_know_operators_from_the_first_session_on():
     code = """
         from test_custom import *
-        run_operator(custom.combine, [BIAS, BIAS], backend="extensions", mode="product")
+        arrays = BIAS, BIAS + 1
+        (y,) = run_operator(custom.combine, arrays, backend="extensions", mode="product")
+        np.testing.assert_allclose(y, custom.combine(*arrays, mode="product"))
         combine = declare(name="my_domain::Combine")
         for operator, inputs in ((shifted(1), [BIAS]), (custom.join, [np.array(["a"], object)]),
             (combine, [BIAS])):
@@ -1314,6 +1326,7 @@ def test_extensions_know_operators_from_the_first_session_on():
     assert third.endswith("would have the same name there as my.domain.Combine; rename one of them")
 
 
+@pytest.mark.long
 def test_an_interrupt_in_a_body():
     """The interrupt is raised when the run returns."""
     code = """
@@ -1367,8 +1380,10 @@ def _(x, index, count, workspace, y):
 
 
 @need_numba
-@pytest.mark.parametrize("function", ["shape", "loop", "kernel"])
-def test_an_exception_in_compiled_code_is_named_on_request(function, tmp_path):
+@pytest.mark.parametrize(
+    "function", ["shape", *(long_unless(False, name) for name in ("loop", "kernel"))]
+)
+def test_an_exception_in_compiled_code_is_named_on_request(function, tmp_path, monkeypatch):
     """The error message says how: by a call in the checking mode, which names its class and
     line.
     """
@@ -1382,21 +1397,22 @@ def test_an_exception_in_compiled_code_is_named_on_request(function, tmp_path):
     raising = "    if x[0] > 0:\n        raise KeyError('no such key')\n"
     assert text.count(line) == 1
     text = text.replace(line, raising + line)
-    (tmp_path / "operators_of_mine.py").write_text(text)
-    code = """
-        import numpy as np, operators_of_mine
+    name = f"raising_of_mine_{function}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    message = refused(importlib.import_module(name).scale, np.ones(5, np.float32))
+    assert message == f"my.domain.Scale: compiled code has raised {EXCEPTION}"
+    code = f"""
+        import numpy as np, {name}
         try:
-            operators_of_mine.scale(np.ones(5, np.float32))
+            {name}.scale(np.ones(5, np.float32))
         except Exception as error:
             print(error)
     """
-    message = run_script(code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache")).stdout
-    assert message == f"my.domain.Scale: compiled code has raised {EXCEPTION}\n"
     (variable,) = re.findall(r"\w+=\w+", message)
-    done = run_script(
-        code, tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), **dict([variable.split("=")])
-    )
-    where = f"operators_of_mine.py, line {1 + text[: text.index('raise KeyError')].count(chr(10))}"
+    done = run_script(code, tmp_path, **dict([variable.split("=")]))
+    where = f"{name}.py, line {1 + text[: text.index('raise KeyError')].count(chr(10))}"
     assert (
         done.stdout
         == f"my.domain.Scale: compiled code has raised KeyError: 'no such key' ({where})\n"
@@ -1428,6 +1444,7 @@ def test_an_index_that_leaves_its_array(tmp_path):
     assert of_session.endswith(f"my.domain.Scale: compiled code has raised {EXCEPTION}")
 
 
+@pytest.mark.long
 @need_numba
 def test_a_file_that_builds_when_it_is_imported(tmp_path):
     """Its workers import the file, and don't build in turn."""
@@ -1515,6 +1532,7 @@ def test_copies_of_a_runner_have_its_operators(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_a_process_that_has_the_module_of_before_an_edit(tmp_path):
     """It runs no Runner that has the module of after the edit, unless it loads that again."""
     (tmp_path / "operators_of_mine.py").write_text(FILE.format(factor=2, summand=1))
@@ -1542,7 +1560,15 @@ def test_a_process_that_has_the_module_of_before_an_edit(tmp_path):
 
 
 @need_numba
-def test_the_cache_knows_the_users_module(tmp_path):
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [(2, 1, "3.0", "2"), (2, 1, "3.0", "0")],
+        long_unless(False, [(2, 1, "3.0", "2"), (3, 1, "4.0", "1"), (3, 0.5, "3.5", "1")]),
+    ],
+    ids=["unchanged", "edited"],
+)
+def test_the_cache_knows_the_users_module(edits, tmp_path):
     """Code is compiled once for an unchanged file, and again after each edit: the kernel, not the
     rule.
     """
@@ -1554,14 +1580,10 @@ def test_the_cache_knows_the_users_module(tmp_path):
         Code.compile = lambda self: compiled.append(self.entry.name) or real(self)
         print(operators_of_mine.scale(np.ones(1, np.float32))[0], len(compiled))
     """
-    settings, outputs = (
-        {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"},
-        [],
-    )
-    for factor, summand in ((2, 1), (2, 1), (3, 1), (3, 0.5)):
+    settings = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    for factor, summand, *expected in edits:  # the result and the number of compilations
         (tmp_path / "operators_of_mine.py").write_text(FILE.format(factor=factor, summand=summand))
-        outputs.append(run_script(code, tmp_path, **settings).stdout.split())
-    assert outputs == [["3.0", "2"], ["3.0", "0"], ["4.0", "1"], ["3.5", "1"]]
+        assert run_script(code, tmp_path, **settings).stdout.split() == expected
 
 
 def test_bodies_need_no_numba(tmp_path):

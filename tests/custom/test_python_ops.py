@@ -1,7 +1,7 @@
 """Models with Python operators of onnxruntime-extensions (`@onnx_op`), on the command line.
 
-Commands run in new processes: that library's list of operators is final once a session has been
-made with it.
+Commands that declare some run in new processes: that library's list of operators is final once a
+session has been made with it.
 """
 
 import json
@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from support.cases import parsed
+from support.commands import call_json, invoke, saved
 from support.processes import python
 from support.selection import long_unless, needs_extensions
 
@@ -87,15 +88,16 @@ def model_with_python_ops(directory, domain="", order='"up"', more=""):
 
 @needs_extensions
 @pytest.mark.parametrize(
-    ("domain", "more"),
+    ("domain", "more", "tried"),
     [
-        long_unless(False, "", ""),
-        ("", "chosen = my.domain.Halve (up)"),
-        long_unless(False, "their.domain::", ""),
+        long_unless(False, "", "", ["--try"]),
+        ("", "chosen = my.domain.Halve (up)", []),
+        long_unless(False, "", "chosen = my.domain.Halve (up)", ["--try"]),
+        long_unless(False, "their.domain::", "", ["--try"]),
     ],
-    ids=["extensions' domain", "with a custom operator", "domain of its own"],
+    ids=["extensions' domain", "with a custom operator", "which is tried", "domain of its own"],
 )
-def test_commands_that_open_a_model(domain, more, tmp_path):
+def test_commands_that_open_a_model(domain, more, tried, tmp_path):
     model, file, feeds, right = model_with_python_ops(tmp_path, domain, more=more)
     np.savez(tmp_path / "feeds.npz", **feeds)
     folder = tmp_path / "test" / "test_data_set_0"
@@ -115,7 +117,7 @@ def test_commands_that_open_a_model(domain, more, tmp_path):
     ]
     commands = [
         *runs,
-        ["inspect", model, "--try", "--json"],
+        ["inspect", model, *tried, "--json"],
         [*run, "--compare", "reference"],
         *([] if more else [[*run, "--compare", "builtin"]]),
         ["validate", folder.parent],
@@ -130,13 +132,15 @@ def test_commands_that_open_a_model(domain, more, tmp_path):
         assert (code, errors) == (0, ""), command
     report = json.loads(done[len(runs)][1])
     assert (report["unknown"], report["extensions"]) == ({}, {})
-    assert [s["error"] for s in report["sessions"]][1:] == [None] * 2
+    made = [session["error"] is None for session in report["sessions"] or ()]
+    assert made[1:] == [True] * 2 * len(tried)
     assert [n["operator"] for n in report["nodes"]] == (["my.domain.Halve"] if more else [])
     for k in range(len(settings)):
         for name, array in right.items():
             np.testing.assert_array_equal(np.load(tmp_path / f"out{k}" / f"{name}.npy"), array)
 
 
+@pytest.mark.long
 @needs_extensions
 def test_a_run_on_many_files(tmp_path):
     model, file, feeds, right = model_with_python_ops(tmp_path, order='"down"')
@@ -164,40 +168,46 @@ def test_a_run_on_many_files(tmp_path):
 @needs_extensions
 def test_operators_that_are_not_given(tmp_path):
     model, *_ = model_with_python_ops(tmp_path)
-    (code, text, _), (failed, _, message) = outcomes(
-        ["inspect", model, "--json"], ["run", model, "--random"]
-    )
-    report = json.loads(text)
-    assert (code, failed) == (1, 3)
+    report = call_json("inspect", model, exit_code=1)
+    run = invoke("run", model, "--random", apart=True)
+    assert run.exit_code == 3
     assert report["extensions"] == {"ai.onnx.contrib.Largest": 1}
     assert [r["operator"] for r in report["nodes"]] == ["ai.onnx.contrib.GridSample"]
-    assert "onnx-ops --operators FILE" in message
+    assert "onnx-ops --operators FILE" in run.stderr
 
 
 @needs_extensions
 def test_operators_of_the_library_itself(tmp_path):
     """Not all operators of its domain are Python's.
 
-    It doesn't list them: a session shows which it has.
+    It doesn't list them.
     """
-    text = """(string[N] x) => (string[N] y, string[N] z) {
-        y = ai.onnx.contrib.StringUpper (x)
-        z = ai.onnx.contrib.StringOfNobody (x)
-    }"""
-    onnx.save(parsed(text, 18, "ai.onnx.contrib"), tmp_path / "model.onnx")
-    path = tmp_path / "model.onnx"
-    (code, text, _), (failed, tried, _) = outcomes(
-        ["inspect", path, "--json"], ["inspect", path, "--try", "--json"]
-    )
-    report, tried = json.loads(text), json.loads(tried)
-    assert (code, failed) == (0, 1)
+    path = model_of_the_library(tmp_path)
+    report = call_json("inspect", path)
     assert report["extensions"] == {
         "ai.onnx.contrib.StringOfNobody": 1,
         "ai.onnx.contrib.StringUpper": 1,
     }
     assert report["next"] == f"onnx-ops inspect {path} --try"
+
+
+@pytest.mark.long
+@needs_extensions
+def test_a_session_shows_which_operators_the_library_has(tmp_path):
+    tried = call_json("inspect", model_of_the_library(tmp_path), "--try", exit_code=1)
     assert [session["node"] for session in tried["sessions"][1:]] == ["z"] * 2
     assert "@onnx_op" in tried["next"]
+
+
+def model_of_the_library(directory):
+    """Write a model with an operator that the library has, and one that it lacks; return its
+    path.
+    """
+    text = """(string[N] x) => (string[N] y, string[N] z) {
+        y = ai.onnx.contrib.StringUpper (x)
+        z = ai.onnx.contrib.StringOfNobody (x)
+    }"""
+    return saved(parsed(text, 18, "ai.onnx.contrib"), directory)
 
 
 @needs_extensions
@@ -207,48 +217,51 @@ def test_a_built_in_kernel_beside_other_operators(tmp_path):
         z = GridSample <align_corners = 1> (x, grid)
         y = ai.onnx.contrib.OfNobody (z)
     }"""
-    onnx.save(parsed(text, 20, "ai.onnx.contrib"), tmp_path / "model.onnx")
-    ((_, text, _),) = outcomes(["inspect", tmp_path / "model.onnx", "--json"])
-    assert [r["builtin"] for r in json.loads(text)["nodes"]] == ["has a kernel"]
+    report = call_json("inspect", saved(parsed(text, 20, "ai.onnx.contrib"), tmp_path))
+    assert [r["builtin"] for r in report["nodes"]] == ["has a kernel"]
 
 
 @needs_extensions
 def test_python_operators_of_ai_onnx(tmp_path):
     """The model has no node of this package, so ONNX Runtime gets the operators of ai.onnx from one
     library.
+
+    A library that is built has no Python operators.
     """
     model, file, *_ = model_with_python_ops(tmp_path, "::")
-    ((code, _, errors),) = outcomes(["--operators", file, "run", model, "--random"])
+    commands = ["run", model, "--random"], ["build", "--output", tmp_path / "lib.so"]
+    (code, _, errors), (refused, _, message) = outcomes(
+        *(["--operators", file, *command] for command in commands)
+    )
     assert (code, errors) == (0, "")
-
-
-@needs_extensions
-def test_a_library_has_no_python_operators(tmp_path):
-    _, file, *_ = model_with_python_ops(tmp_path)
-    ((code, _, errors),) = outcomes(["--operators", file, "build", "--output", tmp_path / "lib.so"])
-    assert code == 2
-    assert "onnx_ops.operator" in errors
+    assert refused == 2
+    assert "onnx_ops.operator" in message
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("name", "text", "words"),
     [
-        ("import no_such_module_of_mine", "No module named 'no_such_module_of_mine'"),
-        ("x = 1", "has no operators"),
+        (
+            "importing",
+            "import no_such_module_of_mine",
+            "No module named 'no_such_module_of_mine'",
+        ),
+        ("none", "x = 1", "has no operators"),
         pytest.param(
+            "declaring",
             "from onnxruntime_extensions import onnx_op\nonnx_op(op_type='A', attrs={'a': "
             "'b'})(abs)",
             "can't be imported",
             marks=needs_extensions,
         ),
     ],
-    ids=["import", "none", "declaration"],
 )  # fmt: skip
-def test_a_file_that_declares_nothing(text, words, tmp_path):
-    (tmp_path / "broken.py").write_text(text)
-    ((code, _, errors),) = outcomes(["--operators", tmp_path / "broken.py", "list"])
-    assert code == 3
-    assert words in errors
+def test_a_file_that_declares_nothing(name, text, words, tmp_path):
+    file = tmp_path / f"broken_{name}.py"  # a process imports one module of a name
+    file.write_text(text)
+    done = invoke("--operators", file, "list", apart=True)
+    assert done.exit_code == 3
+    assert words in done.stderr
 
 
 def test_where_onnxruntime_extensions_is_absent(tmp_path):
@@ -273,29 +286,19 @@ def test_where_onnxruntime_extensions_is_absent(tmp_path):
 @needs_extensions
 def test_a_custom_operator_in_the_domain_of_the_library(tmp_path):
     """It runs without onnxruntime-extensions."""
-    (tmp_path / "declared.py").write_text(
+    (tmp_path / "declared_there.py").write_text(
         "import onnx_ops\n\n"
         '@onnx_ops.operator("ai.onnx.contrib::Twice", inputs="x: T", outputs="y: T", types={"T": '
         '["float32"]})\n'
         "def twice(x):\n    return 2 * x\n"
     )
-    onnx.save(parsed("(float[2] x) => (float[2] y) { y = ai.onnx.contrib.Twice (x) }", 18,
-            "ai.onnx.contrib"),
-              tmp_path / "model.onnx")  # fmt: skip
-    run = [
-        "--operators",
-        tmp_path / "declared.py",
-        "run",
-        tmp_path / "model.onnx",
-        "--random",
-        "--json",
-    ]
-    ((code, text, errors),) = outcomes(run)
-    assert (code, errors) == (0, "")
-    report = json.loads(text)
+    text = "(float[2] x) => (float[2] y) { y = ai.onnx.contrib.Twice (x) }"
+    model = saved(parsed(text, 18, "ai.onnx.contrib"), tmp_path)
+    report = call_json("--operators", tmp_path / "declared_there.py", "run", model, "--random")
     assert report["outputs"][0]["shape"] == [2]
 
 
+@pytest.mark.long
 @needs_extensions
 def test_one_session_with_both_libraries(tmp_path):
     """As docs/backends.md shows: the default backend beside the library, on the same options."""
@@ -368,47 +371,20 @@ for domain in DOMAINS:
 before = onnx_ops.node_counts().get("GridSample", 0)
 print(json.dumps([results, before]))
 """
-
-
-@needs_extensions
-def test_python_operators_in_domains_of_ours():
-    """A domain is registered only if a node needs an operator of this package in it."""
-    results, count = json.loads(python(BESIDE + EACH_WAY).stdout)
-    assert results == {
-        domain: {session_type: [1.5] * 4 for session_type in outcomes_by_type}
-        for domain, outcomes_by_type in results.items()
-    }
-    assert count == len(results) * 4  # in all ways but one
-
-
 NEEDED = """
 text = "{ z = com.microsoft.GridSample (x, grid) y = com.microsoft.Halve (z) }"
 results = {way: outcome(make, text, "com.microsoft") for way, make in WAYS.items()}
 print(json.dumps(results))
 """
-BOTH_IN_ONE = (
-    "OpError: onnx_ops: sess_options = given: have operators of another library, such as @onnx_op "
-    "functions, in "
-    "com.microsoft, as onnx_ops has; use new options with backend='extensions', declare those "
-    "operators by "
-    "onnx_ops.operator, or give them another domain"
-)
-
-
-@needs_extensions
-def test_python_operators_in_a_domain_that_a_node_of_ours_needs():
-    """ONNX Runtime takes the operators of a domain from one library.
-
-    The message says what to do.
-    """
-    results = json.loads(python(BESIDE + NEEDED).stdout)
-    assert results.pop("extensions") == [1.5] * 4
-    assert [results.pop(session_type) for session_type in ("session", "optimized")] == [
-        BOTH_IN_ONE
-    ] * 2
-    assert all("Domain already set" in text for text in results.values())
-
-
+DECLARED = """
+operator = onnx_ops.operator("com.microsoft::Halve", inputs="x: float32",
+    outputs="y: float32")(lambda x: x / 2)
+make = lambda content: onnx_ops.InferenceSession(content, quiet(), operators=[operator])
+before = onnx_ops.node_counts()
+result = outcome(make, text, "com.microsoft")
+counts = {name: n - before.get(name, 0) for name, n in onnx_ops.node_counts().items()}
+print(json.dumps([result, {name: n for name, n in counts.items() if n}]))
+"""
 TWICE = """
 text = "{ z = GridSample (x, grid) y = com.microsoft.Halve (z) }"
 twice = lambda: with_extensions(with_extensions(quiet()))
@@ -418,34 +394,38 @@ ways = [
 ]
 print(json.dumps([outcome(make, text, "com.microsoft") for make in ways]))
 """
+BOTH_IN_ONE = (
+    "OpError: onnx_ops: sess_options = given: have operators of another library, such as @onnx_op "
+    "functions, in "
+    "com.microsoft, as onnx_ops has; use new options with backend='extensions', declare those "
+    "operators by "
+    "onnx_ops.operator, or give them another domain"
+)
+SAME_TWICE = (
+    "OpError: onnx_ops: sess_options = given: have the same library twice; register it once"
+)
 
 
 @needs_extensions
-def test_the_library_of_python_operators_twice():
-    """ONNX Runtime would name any operator of the library, such as one that this package has
-    added.
+def test_python_operators_in_domains_of_ours():
+    """A domain is registered only if a node needs an operator of this package in it.
+
+    ONNX Runtime takes the operators of a domain from one library. The message says what to do, such
+    as to declare the operator. If options have the library twice, ONNX Runtime would name any
+    operator of it, such as one that this package has added.
     """
-    results = json.loads(python(BESIDE + TWICE).stdout)
-    assert (
-        results
-        == [
-            "OpError: onnx_ops: sess_options = given: have the same library twice; register it once"
-        ]
-        * 2
-    )
-
-
-DECLARED = """
-operator = onnx_ops.operator("com.microsoft::Halve", inputs="x: float32",
-    outputs="y: float32")(lambda x: x / 2)
-text = "{ z = com.microsoft.GridSample (x, grid) y = com.microsoft.Halve (z) }"
-make = lambda content: onnx_ops.InferenceSession(content, quiet(), operators=[operator])
-print(json.dumps([outcome(make, text, "com.microsoft"), onnx_ops.node_counts()]))
-"""
-
-
-@needs_extensions
-def test_the_advice_to_declare_the_operator():
-    result, counts = json.loads(python(BESIDE + DECLARED).stdout)
+    done = python(BESIDE + EACH_WAY + NEEDED + DECLARED + TWICE)
+    (each_way, count), needed, (result, counts), twice = map(json.loads, done.stdout.splitlines())
+    assert each_way == {
+        domain: {session_type: [1.5] * 4 for session_type in outcomes_by_type}
+        for domain, outcomes_by_type in each_way.items()
+    }
+    assert count == len(each_way) * 4  # in all ways but one
+    assert needed.pop("extensions") == [1.5] * 4
+    assert [needed.pop(session_type) for session_type in ("session", "optimized")] == [
+        BOTH_IN_ONE
+    ] * 2
+    assert all("Domain already set" in text for text in needed.values())
     assert result == [1.5] * 4
     assert counts == {"com.microsoft.GridSample": 1, "com.microsoft.Halve": 1}
+    assert twice == [SAME_TWICE] * 2

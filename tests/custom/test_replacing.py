@@ -261,6 +261,7 @@ print(json.dumps(results))
 """
 
 
+@pytest.mark.long
 @needs_extensions
 def test_with_the_extensions_backend() -> None:
     """In a new process, since the library's list of operators is final with its first session."""

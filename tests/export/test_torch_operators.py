@@ -346,6 +346,7 @@ print(onnx_ops.im2col.torch, topk.torch)
 def test_functions_are_operators():
     assert pickle.loads(pickle.dumps(onnx_ops.col2im)) is onnx_ops.col2im
     inputs = np.ones((1, 1, 3, 3)), np.ones((1, 1, 2, 2)), np.zeros((1, 8, 2, 2))
+    inputs = [array.astype(np.float32) for array in inputs]
     assert onnx_ops.check(onnx_ops.deform_conv, [inputs], extremes=False)
 
 

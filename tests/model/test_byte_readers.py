@@ -7,10 +7,11 @@ scripts/fuzzing/fuzz_bytes.py draws others, guided by coverage.
 import onnx
 import pytest
 from support import byte_readers, cases
+from support.selection import long_unless
 
 pytestmark = pytest.mark.any_library
 
-CHANGES = 150
+CHANGES = 50
 
 
 def col2im(change):
@@ -152,10 +153,11 @@ def test_seeds(name, folder):
         byte_readers.read(name, content, folder)
 
 
+@pytest.mark.parametrize("turn", [long_unless(turn == 0, turn) for turn in range(3)])
 @pytest.mark.parametrize("name", byte_readers.READERS)
-def test_changed_seeds(name, folder):
+def test_changed_seeds(name, turn, folder):
     seeds = byte_readers.seeds(name)
-    for k in range(CHANGES):
+    for k in range(turn * CHANGES, (turn + 1) * CHANGES):
         byte_readers.read(name, byte_readers.changed(name, seeds[k % len(seeds)], seeds, k), folder)
 
 

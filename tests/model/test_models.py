@@ -27,7 +27,7 @@ PRINTED = {
     "gridsample_bicubic": {"rtol": 0, "atol": 5.1e-5},
     "roi_align_rotated": {"rtol": 1e-6, "atol": 0},
 }
-IN_UINT32 = "openvino"  # part of the domains or names of examples
+OF_INTEGERS = "openvino"  # part of the domains or names of examples in int32 and uint32
 PRINTED |= {example.name: {"rtol": 1e-6, "atol": 0} for example in DEFORM_CONV}
 
 
@@ -42,7 +42,7 @@ def name_of(directory):
     return "/".join(directory.parts[-2:])
 
 
-DIRECTORIES = [long_unless(IN_UINT32 not in name_of(d), d) for d in MODELS]
+DIRECTORIES = [long_unless(OF_INTEGERS not in name_of(d), d) for d in MODELS]
 
 
 def tensors(directory, kind):
@@ -92,7 +92,7 @@ def test_model(directory, route, kernels_made):
 
 @pytest.mark.parametrize(
     "example",
-    [long_unless(IN_UINT32 not in e.domain + e.name, e) for e in EXAMPLES],
+    [long_unless(OF_INTEGERS not in e.domain + e.name, e) for e in EXAMPLES],
     ids=lambda e: e.name,
 )
 def test_every_backend_gives_what_the_specification_prints(example):

@@ -31,7 +31,6 @@ from onnx import helper, numpy_helper
 from support.backends import ORT_VERSION, quiet
 from support.cases import (
     COL2IM,
-    VOLUMES,
     assert_close,
     case_named,
     finished,
@@ -349,9 +348,10 @@ MANY_TILES = node(replace(STRIDED, shapes=((2400, 36, 15), *STRIDED.shapes[1:]))
 BLOCKS = node(case_named("everything"), known_shapes=(None,) * 3)
 GRID = node(case_named("volume_linear_zeros_edges"))
 CONSTANT = node(COL2IM[0], constants=(0, 1, 2))
-INFERENCE = node(
-    VOLUMES[0], "float16", "float32", known_shapes=(("N", 3, None, None), ("M", None, "W", 2))
-)
+INFERENCE = node(  # in a type whose kernel other tests need, too
+    case_named("bilinear_zeros_edges"), "float16", "float32",
+    known_shapes=(("N", 3, None, None), ("M", None, "W", 2)),
+)  # fmt: skip
 BLEND, POSITIVE, FILL, JOIN = FUNCTIONS
 NUMBERS = np.arange(-10_000, 10_000, dtype=np.float32) / 2
 MANY = Node(
@@ -595,6 +595,9 @@ UNREADABLE = re.compile(
 )
 
 
+in_old_releases_too = pytest.mark.parametrize(
+    "runtime", ["new", pytest.param("old", marks=pytest.mark.long)], indirect=True
+)
 LIKE_ANOTHER = (
     "lacks an input",
     "long lists",
@@ -602,9 +605,7 @@ LIKE_ANOTHER = (
 )  # scenarios with the calls of others, or more of them
 
 
-@pytest.mark.parametrize(
-    "runtime", ["new", pytest.param("old", marks=pytest.mark.long)], indirect=True
-)
+@in_old_releases_too
 @pytest.mark.parametrize(
     "name", [long_unless(not name.endswith(LIKE_ANOTHER), name) for name in SCENARIOS]
 )
@@ -837,6 +838,7 @@ def without_room(runtime, node, step):
     return [re.sub(r"\d+ bytes", "N bytes", error) for error in errors[inferred:]]
 
 
+@in_old_releases_too
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_room(runtime, name):
     node, step, messages = SCENARIOS[name]
@@ -881,7 +883,10 @@ def test_malformed_attributes(new, bad):
         assert re.search(rf"{bad.title} \(node 'the_node'\): {bad.message}", attempt()[1])
 
 
-@pytest.mark.parametrize("bad", AT_RUN, ids=str)
+# The short run has all in sessions: test_same_parts_of_an_error.
+@pytest.mark.parametrize(
+    "bad", [long_unless(k % 4 == 0, bad) for k, bad in enumerate(AT_RUN)], ids=str
+)
 def test_malformed_inputs(new, bad):
     """Inputs are refused in a run and, unless a kernel does it, as constants."""
     with prepared(new, malformed(bad, known_shapes=(None,) * len(bad.inputs)), "run") as attempt:
@@ -1097,9 +1102,9 @@ def test_without_python(make):
     assert runtime.calls.count("AddCustomOpDomain") == 1
 
 
-def test_it_compiles_without_warnings(tmp_path):
-    for level in ("-O0", "-O2"):
-        build(tmp_path, "-Wall", "-Wextra", "-Werror", level)
+@pytest.mark.parametrize("level", [long_unless(False, "-O0"), "-O2"])
+def test_it_compiles_without_warnings(tmp_path, level):
+    build(tmp_path, "-Wall", "-Wextra", "-Werror", level)
 
 
 SANITIZERS = "-g -fsanitize=address,undefined -fno-sanitize-recover=all"

@@ -1,5 +1,5 @@
-"""The C library without ONNX Runtime, under sanitizers: each call and each allocation fails in turn
-(tests/native).
+"""The C library without ONNX Runtime, in the long run also under sanitizers: each call and each
+allocation fails in turn (tests/native).
 """
 
 import platform
@@ -24,9 +24,17 @@ pytestmark = [
 NOT_TO_RUN = "onnx_ops: its session was not made to run"  # where kernels were only listed
 
 
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory):
-    return native.build(tmp_path_factory.mktemp("harness"), nodes.TYPES, nodes.IN_PYTHON)
+# The sanitizers' build takes several times as long.
+BUILDS = {"plain": [], "sanitized": native.SANITIZED}
+
+
+@pytest.fixture(
+    scope="module", params=[long_unless(not options, name) for name, options in BUILDS.items()]
+)
+def harness(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("harness")
+    sanitizers = BUILDS[request.param]
+    return native.build(folder, nodes.TYPES, nodes.IN_PYTHON, sanitizers=sanitizers)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +62,7 @@ def test_reshape(harness):
     )
 
 
+@pytest.mark.long
 def test_a_library_for_other_cpus(tmp_path, monkeypatch):
     harness = native.build(
         tmp_path, {operator("onnx_ops", "Im2Col"): ["float32"]}, sanitizers=[], cpu="a-later-one"
@@ -130,6 +139,7 @@ def findings(lines):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("harness", ["sanitized"], indirect=True)
 def test_faults(harness, tmp_path):
     """An error states its cause, nothing is leaked, no result is wrong, and the next node is made
     and run as before.

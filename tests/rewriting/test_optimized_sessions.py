@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from support.backends import IN_SESSIONS, ORT_VERSION, quiet, written_in_ort_format
 from support.by_hand import sampler
 from support.commands import call
+from support.selection import long_unless, some_of
 from support.written import Writer, affine_grid, feeds, unfold, windows
 
 import onnx_ops
@@ -47,9 +48,9 @@ def weighed_down():
     return affine_grid(size=(20, 30), opset=20, sample="linear", after=after)
 
 
-@pytest.mark.parametrize("how", ["path", "bytes"])
-@pytest.mark.parametrize("backend", ["native", "extensions"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "backend", "how"), some_of(MODELS, ["native", "extensions"], ["path", "bytes"])
+)
 def test_the_same_results_by_our_nodes(name, backend, how, tmp_path, kernels_made):
     proto = MODELS[name]
     onnx.save(proto, tmp_path / "model.onnx")
@@ -127,7 +128,7 @@ def test_external_data_of_a_model_in_memory(tmp_path):
 
 
 @finds_folders
-@pytest.mark.parametrize("of_session", [False, True])
+@pytest.mark.parametrize("of_session", [long_unless(False, False), True])
 def test_the_callers_options_stay_as_they_are(of_session: bool, tmp_path: Path) -> None:
     """Two models have weights in files of one name; the second one is opened with the options of
     the first.
@@ -237,7 +238,9 @@ def test_links_to_external_data(how, tmp_path):
     )
 
 
-@pytest.mark.parametrize("target", ["snapshots/revision/optimized.onnx", "optimized.onnx"])
+@pytest.mark.parametrize(
+    "target", ["snapshots/revision/optimized.onnx", long_unless(False, "optimized.onnx")]
+)
 def test_files_written_beside_links_to_external_data(target, tmp_path):
     path = in_a_cache(tmp_path)
     target = tmp_path / target

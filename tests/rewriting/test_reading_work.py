@@ -142,7 +142,7 @@ def beside(w: Writer, count: int) -> str:
 FAMILIES: dict[str, tuple[Adder, int]] = {  # {name: (the nodes, how many at first)}
     "a chain of elementwise operations": (chained, 20),
     "values that are used twice": (doubled, 20),
-    "sums with what is turned": (turned, 16),
+    "sums with what is turned": (turned, 12),
     "stacks of stacks": (stacked, 16),
     "slices": (sliced, 12),
     "writes in place": (written, 12),
@@ -195,7 +195,7 @@ def test_writes_in_place_take_few_steps() -> None:
 
 def test_reading_stops() -> None:
     """A model that is made to be hard takes no longer than others."""
-    proto = model_of(turned, 400)
+    proto = model_of(turned, 100)
     reader = reader_of(next(graphs_of(Model(proto))))
     names = [node.output[0] for node in reversed(proto.graph.node)]
     with pytest.raises(Exhausted):

@@ -8,7 +8,7 @@ import pytest
 from support.backends import ORT_VERSION
 from support.by_hand import GATHERS, OUTSIDE, PLACES, SAMPLERS, SIZES, deform_conv, sampler
 from support.rewriting import compare, near_miss, ours
-from support.selection import by_type, few, in_turn, long_unless, some_of
+from support.selection import as_parameter_set, by_type, few, in_turn, long_unless, some_of
 from support.written import feeds
 
 import onnx_ops
@@ -18,14 +18,30 @@ from onnx_ops.rewriting.graph import graphs_of
 from onnx_ops.rewriting.models import Model
 from onnx_ops.rewriting.search import search
 
+# What tests of other forms have, too, or what the first and the last of them stand for.
+OFTEN = {"batch", "channels", "out", "first"}
+STANDING = {"opset": (11, 20), "size": ((1, 12),)}
 # Cases with a dtype don't stand for others, since only the long run has them.
-FEW = few({name: edits for name, edits in SAMPLERS.items() if "dtype" not in edits}, together=1)
-
-
-@pytest.mark.parametrize(
-    "name",
-    by_type(long_unless(len(edits) < 2 or name in FEW, name) for name, edits in SAMPLERS.items()),
+FEW = few(
+    {
+        name: edits
+        for name, edits in SAMPLERS.items()
+        if not {"dtype", *OFTEN} & {*edits}
+        and all(edits[k] in options for k, options in STANDING.items() if k in edits)
+    },
+    together=1,
 )
+
+
+def of_names(rows, names):
+    """Parameter sets, of which the short run has none without one of these names."""
+    return [
+        row if {*row.values} & {*names} else long_unless(False, *row.values)
+        for row in map(as_parameter_set, rows)
+    ]
+
+
+@pytest.mark.parametrize("name", by_type(of_names(SAMPLERS, FEW)))
 def test_sampler(name):
     edits = SAMPLERS[name]
     proto = sampler(**edits)
@@ -51,7 +67,10 @@ ARRANGED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "outside"), in_turn(ARRANGED, OUTSIDE))
+FEW_ARRANGED = few({name: edits for name, (edits, _) in ARRANGED.items()}, together=1)
+
+
+@pytest.mark.parametrize(("name", "outside"), of_names(in_turn(ARRANGED, OUTSIDE), FEW_ARRANGED))
 def test_samples_in_another_order(name, outside):
     """Points in one axis are those of the grid's two."""
     edits, other_nodes = ARRANGED[name]
@@ -73,12 +92,18 @@ HIDDEN = {
 }  # fmt: skip
 
 
+# Of each way to hide; the other options are those of a sampler that isn't hidden.
 FEW_HIDDEN = few(
-    {name: edits for name, edits in HIDDEN.items() if "dtype" not in edits}, together=1
+    {
+        name: {"hidden": edits.get("hidden", "And"), "end": edits.get("end", 0)}
+        for name, edits in HIDDEN.items()
+        if "dtype" not in edits
+    },
+    together=1,
 )
 
 
-@pytest.mark.parametrize("name", [long_unless(name in FEW_HIDDEN, name) for name in HIDDEN])
+@pytest.mark.parametrize("name", of_names(HIDDEN, FEW_HIDDEN))
 def test_a_sampler_that_is_hidden_outside(name):
     """The program asks for a pixel far outside where the factor is 0; of an image of one row all
     pixels are hidden.
@@ -110,6 +135,7 @@ def test_a_sampler_that_is_moved_and_then_hidden():
     assert (nodes, finding.operator) == (["ComputedGridSample"], "ComputedGridSample")
 
 
+@pytest.mark.long
 def test_a_sampler_that_is_multiplied_by_a_pixel():
     """The first factor moves what is gathered, as a sum does, and isn't one."""
 
@@ -128,7 +154,7 @@ NOT_HIDDEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NOT_HIDDEN)
+@pytest.mark.parametrize("name", of_names(NOT_HIDDEN, ["one pixel later"]))
 def test_a_sampler_that_is_not_hidden_outside(name):
     edits = {
         "hidden": "And",
@@ -181,9 +207,13 @@ NO_SAMPLERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [(1, 12), (9, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize(
-    "name", [name for name, (edits, _) in NO_SAMPLERS.items() if edits.keys() & {"factor", "one"}]
+    ("name", "size"),
+    in_turn(
+        [name for name, (edits, _) in NO_SAMPLERS.items() if edits.keys() & {"factor", "one"}],
+        [(1, 12), (9, 1), (1, 1)],
+    ),
+    ids=str,
 )
 def test_no_sampler_of_one_row_or_column(name, size):
     edits, expected = NO_SAMPLERS[name]
@@ -191,7 +221,7 @@ def test_no_sampler_of_one_row_or_column(name, size):
     assert reason.startswith(expected)
 
 
-@pytest.mark.parametrize(("places", "name"), in_turn(PLACES[:3], NO_SAMPLERS))
+@pytest.mark.parametrize(("places", "name"), in_turn(PLACES[:3], NO_SAMPLERS, every=9))
 def test_no_sampler(name, places):
     edits, expected = NO_SAMPLERS[name]
     (reason,) = near_miss(sampler(places=places, **edits), runs="more" not in name)
@@ -224,14 +254,14 @@ def test_few_samples_of_channels_last():
     assert reason == "transposing its image would take longer than gathering its pixels"
 
 
-@pytest.mark.parametrize("places", PLACES[:3])
+@pytest.mark.parametrize("places", of_names(PLACES[:3], ["corners"]))
 def test_a_sampler_of_what_is_padded_by_ones(places):
     """It is one with the border's pixels outside, of the padded image."""
     nodes, (finding,) = compare(sampler(places=places, pad_value=1), SIZES)
     assert (nodes, finding.untried) == (["Pad", "ComputedGridSample"], None)
 
 
-@pytest.mark.parametrize("make", [sampler, deform_conv])
+@pytest.mark.parametrize("make", [sampler, long_unless(False, deform_conv)])
 def test_weights_that_divide_by_zero(make):
     """It isn't reported as a warning."""
     proto = make()
@@ -270,7 +300,19 @@ DEFORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("gather", "name"), by_type(in_turn(GATHERS[::2], DEFORMS)))
+FEW_DEFORMS = (
+    "as it is",
+    "no mask",
+    "groups",
+    "strides",
+    "a row of blocks",
+    "in plain PyTorch, groups",
+)
+
+
+@pytest.mark.parametrize(
+    ("gather", "name"), by_type(of_names(in_turn(GATHERS[::2], DEFORMS), FEW_DEFORMS))
+)
 def test_deform_conv(gather, name):
     proto = deform_conv(gather=gather, **DEFORMS[name])
     nodes, (finding,) = compare(proto, alone=ORT_VERSION >= (1, 25))  # before, it has no DeformConv
@@ -278,7 +320,7 @@ def test_deform_conv(gather, name):
     assert nodes == ["DeformConv"]
 
 
-@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("groups", [long_unless(False, 1), 3])
 def test_offsets_in_another_order_are_transposed(groups):
     """All rows before all columns, as modules in plain PyTorch have them."""
     proto = deform_conv(
@@ -346,7 +388,17 @@ BESIDE = {  # {name: (opset, a node beside the convolution, the domain of the De
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize(
+    "name",
+    of_names(
+        BESIDE,
+        [
+            "Softmax over several axes",
+            "ReduceMean, with axes in an attribute",
+            "MaxPool that rounds up",
+        ],
+    ),
+)
 def test_deform_conv_beside_nodes_that_may_mean_something_else(name):
     """The model imports a newer version only if they don't."""
     opset, (op_type, attributes), domain = BESIDE[name]
@@ -397,7 +449,12 @@ NO_DEFORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("gather", "name"), in_turn(GATHERS[::2], NO_DEFORMS))
+EACH_REASON = {reason: name for name, (_, reason) in NO_DEFORMS.items() if reason}.values()
+
+
+@pytest.mark.parametrize(
+    ("gather", "name"), of_names(in_turn(GATHERS[::2], NO_DEFORMS), EACH_REASON)
+)
 def test_no_deform_conv(name, gather):
     """Its pixels may be sampled by hand all the same."""
     edits, expected = NO_DEFORMS[name]
@@ -430,7 +487,7 @@ def test_what_is_large_is_not_tried_out():
     assert finding.untried.startswith("it needs some ")
 
 
-@pytest.mark.parametrize("make", [sampler, deform_conv])
+@pytest.mark.parametrize("make", [sampler, long_unless(False, deform_conv)])
 def test_what_differs_when_it_is_tried_out_stays(make, monkeypatch):
     """A pattern that is wrong is found out by running both."""
     monkeypatch.setattr(trial, "run_reference", lambda proto, feeds, name: np.float32(0))

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 from support.backends import ORT_VERSION, quiet
-from support.selection import by_type
+from support.selection import by_type, in_turn
 from support.written import (
     affine_grid,
     attention,
@@ -216,8 +216,7 @@ def outputs(proto, inputs):
     return onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, inputs)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("tool", by_type(TOOLS))
+@pytest.mark.parametrize(("tool", "name"), by_type(in_turn(TOOLS, NETWORKS, every=4)))
 def test_a_tool_before(tool, name, tmp_path):
     """Sums are rounded otherwise; so does ONNX Runtime in 16 bits, where it casts elsewhere."""
     proto, operator = NETWORKS[name]
@@ -249,8 +248,7 @@ AFTER = {  # tools, by how far results may be off, relative to the largest one
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("tool", by_type(AFTER))
+@pytest.mark.parametrize(("tool", "name"), by_type(in_turn(AFTER, NETWORKS, every=4)))
 def test_a_tool_after(tool, name, tmp_path, monkeypatch):
     """Calibration makes a session of ONNX Runtime's, which must know our operators; programs
     compute no float16.

@@ -33,7 +33,7 @@ from support.malformed import (
     unshaped,
 )
 from support.processes import python, together
-from support.selection import long_unless, needs_extensions, on_demand
+from support.selection import in_turn, long_unless, needs_extensions, on_demand
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -195,8 +195,9 @@ def many_branches(count):
     )
 
 
-@pytest.mark.parametrize("mode", ["ORT_SEQUENTIAL", "ORT_PARALLEL"])
-@pytest.mark.parametrize("backend", ["native", "extensions"])
+@pytest.mark.parametrize(
+    ("backend", "mode"), in_turn(["native", "extensions"], ["ORT_SEQUENTIAL", "ORT_PARALLEL"])
+)
 def test_concurrent_runs_keep_their_errors_apart(backend, mode):
     options = quiet(execution_mode=getattr(ort.ExecutionMode, mode), inter_op_num_threads=2)
     session = onnx_ops.InferenceSession(

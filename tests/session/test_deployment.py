@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from support.processes import TESTS, python
-from support.selection import long_unless
+from support.processes import TESTS, python, together
 from support.service import (
     BODY,
     IMAGE,
@@ -146,9 +145,9 @@ def test_clients_that_reset_their_connection(app):
     head = post(LENGTH)
     with served(app, PATIENCE) as (port, process, log):
         check_answers(port, SHORT)
-        for parts in ((), (head[:5],), (head[:40],), (head,), (head, BODY[:1000]), (head, BODY)):
-            for pause in (0, 0.2):
-                vanish(connect(port), *parts, pause=pause)
+        begun = (), (head[:5],), (head[:40],), (head,), (head, BODY[:1000]), (head, BODY)
+        for pause in (0, 0.2):
+            together(lambda k, p=pause: vanish(connect(port), *begun[k], pause=p), len(begun))
     assert process.returncode == 0
     assert "Traceback" not in log.read_text()
 
@@ -233,7 +232,8 @@ def test_a_stop_drops_no_request(app):
 
 
 @unix
-@pytest.mark.parametrize("trial", [long_unless(trial < 2, trial) for trial in range(5)])
+@pytest.mark.long
+@pytest.mark.parametrize("trial", range(5))
 def test_a_stop_under_load(app, trial):
     """Clients that connect all the time: whoever has connected before SIGTERM gets an answer."""
     answers, signalled = [], threading.Event()
@@ -285,6 +285,7 @@ def test_a_stop_while_the_session_is_made(app):
 
 
 @unix
+@pytest.mark.long
 def test_a_stop_while_sources_are_compiled(app):
     """Python's compiler drops exceptions of signal handlers, but KeyboardInterrupt, when it
     computes a power.

@@ -243,19 +243,21 @@ def test_a_refusal_where_the_caller_has_memory():
         assert error or y.sum() == x.size
 
 
-def in_branches(case, then_type, else_type):
+def in_branches(case, narrowed, then_type, else_type):
     """Return a model of an If with the case's node in both branches, in an element type each; and
     its inputs.
 
     Values have the same names in both branches.
+
+    narrowed: the names of the inputs of these types
     """
     inputs, names = case.inputs("float32"), [i.name for i in case.operator.inputs]
     tensors = [i.name for i in case.operator.inputs if not i.values]
     described = ", ".join(f"{'float' if n in tensors else 'int64'}[] {n}" for n in names)
-    taken = ", ".join(f"narrow_{n}" if n in tensors else n for n in names)
+    taken = ", ".join(f"narrow_{n}" if n in narrowed else n for n in names)
     branches = [
         f"{name} = g () => (float[] {name}_y) {{ "
-        f"{' '.join(f'narrow_{n} = Cast <to = {dtype}> ({n})' for n in tensors)} "
+        f"{' '.join(f'narrow_{n} = Cast <to = {dtype}> ({n})' for n in narrowed)} "
         f"narrow_y = {f'{case.domain}.{case.op_type}'.lstrip('.')} ({taken}) "
         f"{name}_y = Cast <to = 1> (narrow_y) }}"
         for name, dtype in (("then_branch", then_type), ("else_branch", else_type))
@@ -286,15 +288,28 @@ FLOAT, HALF, BFLOAT = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT
     [(HALF, FLOAT), *(long_unless(False, each) for each in ((FLOAT, HALF), (BFLOAT, HALF)))],
     ids=str,
 )
-@pytest.mark.parametrize("case", [EVERYTHING, long_unless(False, BILINEAR)], ids=str)
-def test_16_bit_floats_are_cast_around(case, types):
+@pytest.mark.parametrize(
+    ("case", "narrowed"),
+    [
+        (BILINEAR, ["X"]),  # whose kernel other tests need, too
+        *(
+            long_unless(False, *each)
+            for each in ((BILINEAR, ["X", "Grid"]), (EVERYTHING, ["input"]))
+        ),
+    ],
+    ids=str,
+)
+def test_16_bit_floats_are_cast_around(case, narrowed, types):
     """Results are computed in float32 and rounded once.
 
     Names may have another type in another branch.
     """
-    proto, inputs = in_branches(case, *types)
+    proto, inputs = in_branches(case, narrowed, *types)
+    names = [i.name for i in case.operator.inputs]
     for branch, dtype in zip((True, False), types, strict=True):
-        narrow = [rounded(v, dtype) if v.dtype == np.float32 else v for v in inputs]
+        narrow = [
+            rounded(v, dtype) if n in narrowed else v for n, v in zip(names, inputs, strict=True)
+        ]
         float32 = model(case.domain, case.op_type, narrow, case.attributes).SerializeToString()
         expected = rounded(run_session(onnx_ops.InferenceSession(float32, quiet()), narrow), dtype)
         for session in all_sessions(proto):
@@ -308,13 +323,13 @@ def test_branches_know_the_types_around_them():
     """A branch uses a 16-bit value from outside, whose name is another value's in the other
     branch.
     """
-    proto, inputs = in_branches(EVERYTHING, FLOAT, HALF)
+    proto, inputs = in_branches(BILINEAR, ["X"], FLOAT, HALF)
     branches = {a.name: a.g for a in proto.graph.node[0].attribute}
     proto.graph.node.insert(0, branches["else_branch"].node[0])
     del branches["else_branch"].node[0]
     for node in branches["then_branch"].node:
         for names in (node.input, node.output):
-            names[:] = ["wide" if name == "narrow_input" else name for name in names]
+            names[:] = ["wide" if name == "narrow_X" else name for name in names]
     lowered = onnx_ops.lower(proto)
     casts = {
         a.name: [n.op_type for n in a.g.node].count("Cast")
@@ -349,21 +364,21 @@ PARTLY_KNOWN = {
         x = SequenceAt (r, zero)""",
     "in a body that states no type": f"""yes = Cast <to = {TensorProto.BOOL}> (two)
         x, sums = Loop (two, yes, a) <body = g (int64 k, bool i, b) => (o, c, d) {{
-            o = Identity (i)  c = Identity (b)  d = Col2Im (b, image, block) }}>""",
+            o = Identity (i)  c = Identity (b)  d = GridSample (b, grid) }}>""",
 }
 
 
 @needs_extensions
 @pytest.mark.parametrize("name", PARTLY_KNOWN)
 def test_16_bit_floats_of_which_little_else_is_known_are_cast_around(name):
-    ones = {"ones": [1, 1, 1], "scales": np.ones(3, np.float32)}
+    ones = {"ones": [1, 1, 1, 1], "scales": np.ones(4, np.float32)}
+    grid = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 2, 2, 2)
     proto = parsed(f"""(float[] wide) => (float[] y) {{
         a = Cast <to = {HALF}> (wide)  {PARTLY_KNOWN[name]}
-        narrow = Col2Im (x, image, block)  y = Cast <to = 1> (narrow)
-    }}""", 18, "com.microsoft", image=[4, 4], block=[3, 3], zero=0, two=2, first=[0], last=[1],
-    row=[[0]],
-       around=[1, 9, 4], **ones)  # fmt: skip
-    x = np.random.default_rng(0).integers(-8, 8, (1, 9, 4)).astype(np.float32)
+        narrow = GridSample (x, grid)  y = Cast <to = 1> (narrow)
+    }}""", 18, "com.microsoft", grid=grid, zero=0, two=2, first=[0], last=[1], row=[[0]],
+       around=[1, 1, 9, 4], **ones)  # fmt: skip
+    x = np.random.default_rng(0).integers(-8, 8, (1, 1, 9, 4)).astype(np.float32)
     first, *other_results = (run_session(session, [x]) for session in all_sessions(proto))
     assert all(np.array_equal(first, result) for result in other_results)
 

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from support.backends import IN_SESSIONS, quiet
 from support.cases import parsed
-from support.selection import needs_extensions
+from support.selection import in_turn, needs_extensions, some_of
 
 import onnx_ops
 
@@ -51,12 +51,13 @@ def by_path(options: ort.SessionOptions) -> ort.InferenceSession:
 
 
 USERS = {"ours": ours, "plain": plain, "registered": registered, "by path": by_path}
+REGISTERING = [ours, registered, by_path]
 by_each_user = pytest.mark.parametrize("use", USERS.values(), ids=USERS)
 
 
-@by_each_user
-@pytest.mark.parametrize("optimize", [False, True])
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    ("given", "optimize", "use"), some_of([False, True], [False, True], USERS.values())
+)
 def test_options_of_our_session(
     given: bool, optimize: bool, use: Callable[[ort.SessionOptions], ort.InferenceSession]
 ) -> None:
@@ -81,8 +82,7 @@ def test_options_of_a_session_of_such_options(
     assert is_ours(use(options))
 
 
-@pytest.mark.parametrize("use", [ours, registered, by_path])
-@pytest.mark.parametrize("first", [ours, registered, by_path])
+@pytest.mark.parametrize(("first", "use"), in_turn(REGISTERING, [*REGISTERING[1:], ours]))
 def test_copies_that_onnx_runtime_makes(
     first: Callable[[ort.SessionOptions], ort.InferenceSession],
     use: Callable[[ort.SessionOptions], ort.InferenceSession],
@@ -112,7 +112,7 @@ def test_copies_get_all_operators_of_a_domain() -> None:
         "::GridSample", inputs="x: float32, grid: float32", outputs="z: float32", version=16
     )(one)
     session = plain(onnx_ops.register(quiet(), MODEL, operators=[own]))
-    for use in (ours, registered, by_path):
+    for use in REGISTERING:
         copied = ort.InferenceSession(CONTENT, session.get_session_options()).get_session_options()
         assert use(copied).run(None, FEEDS)[0].ravel().tolist() == [5] * 4
 

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from support.processes import environment, on_disk
-from support.selection import long_unless, on_demand
+from support.selection import on_demand
 
 import onnx_ops
 from onnx_ops.native import library
@@ -37,8 +37,9 @@ print("done")
 
 
 @on_demand
+@pytest.mark.long
 @needs_signals
-@pytest.mark.parametrize("name", [long_unless(False, "SIGTERM"), "SIGKILL"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
 def test_a_program_that_is_killed_leaves_no_process(name: str, tmp_path: Path) -> None:
     """The program's main module is not imported again."""
     (tmp_path / "program.py").write_text(

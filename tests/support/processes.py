@@ -103,13 +103,38 @@ def together(work: Callable[[int], Any], count: int) -> list[Any]:
 PATIENCE = 900  # seconds: longer than a busy machine needs, so that it is a deadlock
 
 
-SETUP = '''
+# What scripts need that have no cases; the modules with these take longer to import than a small
+# kernel to compile.
+BARE_SETUP = '''
 import logging, os, sys, threading, multiprocessing
 sys.path.insert(0, os.environ["TESTS"])
 # Other tests are about messages on compilation.
 logging.getLogger("onnx_ops").setLevel(logging.ERROR)
 import numpy as np, onnx_ops
-from support import processes
+
+def one_kernel():
+    # The smallest possible kernel, which compiles in a tenth of the time of others.
+    from onnx_ops.compiler.code import code
+    from onnx_ops.compiler.records import Entry, Number, Step
+    from onnx_ops.kernels.shares import pieces
+    call = np.array([5, 6])
+    assert code(Entry((Step(pieces, (Number(0), Number(8))),))).call(call.ctypes.data) == 0
+
+def as_anybody():
+    """Give up root's right, on Linux, to ignore the permissions of files."""
+    import ctypes
+    if os.geteuid() == 0:
+        assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0),
+            (ctypes.c_uint32 * 6)()) == 0
+
+def together(works):
+    from support import processes
+    processes.together(lambda k: works[k](), len(works))
+'''
+
+SETUP = (
+    BARE_SETUP
+    + """
 from support.backends import IN_SESSIONS, quiet, run_session
 from support.cases import GRID_SAMPLE, assert_close, case_named, expected_of, model
 
@@ -133,22 +158,5 @@ def assert_cases(backends=IN_SESSIONS, **settings):
         for backend in backends:
             expected = expected_of(case, case.inputs("float32"))
             assert_close(make(case, backend, **settings)(), expected, "float32")
-
-def one_kernel():
-    # The smallest possible kernel, which compiles in a tenth of the time of others.
-    from onnx_ops.compiler.code import code
-    from onnx_ops.compiler.records import Entry, Number, Step
-    from onnx_ops.kernels.shares import pieces
-    call = np.array([5, 6])
-    assert code(Entry((Step(pieces, (Number(0), Number(8))),))).call(call.ctypes.data) == 0
-
-def as_anybody():
-    """Give up root's right, on Linux, to ignore the permissions of files."""
-    import ctypes
-    if os.geteuid() == 0:
-        assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0),
-            (ctypes.c_uint32 * 6)()) == 0
-
-def together(works):
-    processes.together(lambda k: works[k](), len(works))
-'''
+"""
+)

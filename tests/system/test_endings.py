@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,10 +76,17 @@ def test_a_file_without_room_is_named(tmp_path):
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
-def test_where_not_even_the_error_can_be_said():
-    with open(FULL, "w") as full, closed_pipe() as pipe:
-        assert ended(["--help"], "", stdout=full, stderr=full)[0] == 3
-        assert ended(["run", "nothing"], "", stdout=pipe, stderr=pipe)[0] == 141
+@pytest.mark.parametrize(
+    ("arguments", "stream", "code"),
+    [
+        (["--help"], partial(open, FULL, "w"), 3),
+        long_unless(False, ["run", "nothing"], closed_pipe, 141),
+    ],
+    ids=["no room", "a closed pipe"],
+)
+def test_where_not_even_the_error_can_be_said(arguments, stream, code):
+    with stream() as nowhere:
+        assert ended(arguments, "", stdout=nowhere, stderr=nowhere)[0] == code
 
 
 def test_an_interrupted_command():

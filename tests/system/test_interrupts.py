@@ -26,7 +26,7 @@ from support.backends import with_extensions
 compile_now = compilation.object_code
 def compile_slowly(*args):
     print("compiling", flush=True)
-    time.sleep(1)
+    time.sleep(0.5)
     return compile_now(*args)
 compilation.object_code = compile_slowly
 case = CASES[0]
@@ -147,7 +147,8 @@ print("done")
 
 
 @on_demand
-@pytest.mark.parametrize("work", [long_unless(work == "plain session", work) for work in WORKS])
+@pytest.mark.long
+@pytest.mark.parametrize("work", WORKS)
 def test_an_exit_while_a_kernel_compiles(work, tmp_path):
     """The process exits with the status that its handler of SIGTERM states, as servers do."""
     script = f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); serve(lambda: {WORKS[work]})"

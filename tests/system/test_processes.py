@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.processes import PATIENCE, SETUP, TESTS, together
+from support.backends import IN_SESSIONS
+from support.processes import BARE_SETUP, PATIENCE, SETUP, TESTS, together
 from support.selection import long_unless, needs_extensions, on_demand
 
 import onnx_ops
@@ -23,10 +24,10 @@ from onnx_ops.declaration.attributes import Attribute
 PACKAGE = Path(onnx_ops.__file__).parent
 
 
-def started(script, **environment):
+def started(script, setup=SETUP, **environment):
     environment = {**os.environ, "TESTS": str(TESTS), **environment}
     return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-c", SETUP + script], cwd=TESTS, env=environment,
+        [sys.executable, "-X", "faulthandler", "-c", setup + script], cwd=TESTS, env=environment,
         text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -57,7 +58,7 @@ table.operator_row = slowly
 together([onnx_ops.get_library_path] * 2)
 print(len(rows) == len({*rows}) > 0)
 """
-    assert finished(started(script)) == "True\n"
+    assert finished(started(script, BARE_SETUP)) == "True\n"
 
 
 def test_threads_that_use_the_same_attributes_first(monkeypatch):
@@ -66,7 +67,7 @@ def test_threads_that_use_the_same_attributes_first(monkeypatch):
 
     def content_at_once(*arguments):
         with suppress(threading.BrokenBarrierError):  # where a lock lets only one thread get here
-            meeting.wait(1)
+            meeting.wait(0.3)
         return content(*arguments)
 
     monkeypatch.setattr(Attribute, "content", content_at_once)
@@ -89,17 +90,18 @@ print("done")
     assert finished(started(script, NUMBA_CACHE_DIR=str(tmp_path))) == "done\n"
 
 
-def test_threads_on_sessions_of_both_backends():
-    """8 threads run six sessions 250 times, while others call functions; each session gives one
-    result.
+@pytest.mark.parametrize("turns", [60, long_unless(False, 250)])
+def test_threads_on_sessions_of_both_backends(turns):
+    """8 threads run six sessions so many times, while others call functions; each session gives
+    one result.
     """
-    script = """
+    script = f"""
 sessions = [(make(c, b), expected_of(c, c.inputs("float32"))) for c in CASES for b in IN_SESSIONS]
 expected = [call() for call, _ in sessions]
 for y, (_, e) in zip(expected, sessions):
     assert_close(y, e, "float32")
 def work():
-    for turn in range(250):
+    for turn in range({turns}):
         k = turn % len(sessions)
         np.testing.assert_array_equal(sessions[k][0](), expected[k])
 together([work] * 8 + [functions] * 2)
@@ -148,19 +150,21 @@ ENDINGS = (
 )
 
 
-@pytest.mark.parametrize("backend", ["native", "extensions"])
+@pytest.mark.parametrize(
+    "backends", [IN_SESSIONS, *(long_unless(False, [each]) for each in IN_SESSIONS)], ids=" ".join
+)
 @pytest.mark.parametrize("ending", [long_unless(not ending, ending) for ending in ENDINGS])
-def test_exit_with_live_sessions(backend, ending):
+def test_exit_with_live_sessions(backends, ending):
     """The interpreter's exit destroys sessions that modules, cycles and threads' stacks refer
     to.
     """
     script = f"""
-kept = [make(case, {backend!r}) for case in CASES]
+kept = [make(case, backend) for backend in {backends} for case in CASES]
 [call() for call in kept]
 functions()
 cycle = [kept]
 cycle.append(cycle)
-sys.modules["os"].kept_for_ever = make(CASES[0], {backend!r})
+sys.modules["os"].kept_for_ever = make(CASES[0], {backends[-1]!r})
 print("done", flush=True)
 {ending}
 """
@@ -180,7 +184,7 @@ print(threading.stack_size(SIZE) == SIZE)
 @on_demand
 def test_threads_with_small_stacks(tmp_path: Path) -> None:
     """Compilation has a stack of its own, as LLVM needs more than servers give to their threads."""
-    assert finished(started(SMALL_STACK, NUMBA_CACHE_DIR=str(tmp_path))) == "True\n"
+    assert finished(started(SMALL_STACK, BARE_SETUP, NUMBA_CACHE_DIR=str(tmp_path))) == "True\n"
 
 
 NO_MEMORY = """
@@ -202,6 +206,7 @@ one_kernel()
 
 
 @on_demand
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
 def test_compilation_without_memory(tmp_path):
     """It is an OpError that isn't kept: LLVM would end the process."""
@@ -217,7 +222,7 @@ def contents(cache):
 @pytest.fixture(scope="module")
 def one_kernels_cache(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
-    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(cache)))
+    finished(started("one_kernel()", BARE_SETUP, NUMBA_CACHE_DIR=str(cache)))
     return cache
 
 
@@ -255,9 +260,8 @@ print(*lines, sep="\\n")
     "place",
     [
         "read-only",
-        *(long_unless(False, each) for each in ("a file", "not to be entered")),
-        "relative",
-        "no home",
+        *(long_unless(False, each) for each in ("a file", "not to be entered", "relative")),
+        "no home",  # then it is relative, too
     ],
 )
 def test_a_cache_that_cannot_be_written(place, tmp_path, monkeypatch):
@@ -275,7 +279,9 @@ def test_a_cache_that_cannot_be_written(place, tmp_path, monkeypatch):
         for name in "HOME", "XDG_CACHE_HOME":
             monkeypatch.delenv(name, raising=False)
         script, cache = "import pwd; pwd.getpwuid = {}.__getitem__\n" + script, ""
-    message, compiling = sorted(finished(started(script, NUMBA_CACHE_DIR=cache)).splitlines())
+    message, compiling = sorted(
+        finished(started(script, BARE_SETUP, NUMBA_CACHE_DIR=cache)).splitlines()
+    )
     assert message.startswith(
         f"onnx_ops: compiled code is not kept in {places[place]}/onnx_ops for the next process: "
     )
@@ -286,7 +292,7 @@ def test_a_cache_that_cannot_be_written(place, tmp_path, monkeypatch):
 
 @on_demand
 def test_a_message_names_the_cache(tmp_path):
-    message = finished(started(NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path)))
+    message = finished(started(NOT_KEPT, BARE_SETUP, NUMBA_CACHE_DIR=str(tmp_path)))
     assert (
         message == "onnx_ops: compiling shares-pieces (once, a few seconds; cached in "
         f"{tmp_path / 'onnx_ops'})\n"
@@ -310,7 +316,7 @@ print("done")
     cache = shutil.copytree(one_kernels_cache, tmp_path / "cache")
     for path in (cache, *cache.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    assert finished(started(script, NUMBA_CACHE_DIR=str(cache))) == "done\n"
+    assert finished(started(script, BARE_SETUP, NUMBA_CACHE_DIR=str(cache))) == "done\n"
 
 
 GARBLED = {
@@ -331,17 +337,18 @@ def test_a_damaged_cache(damage, one_kernels_cache, tmp_path):
     whole = {file: file.read_bytes() for file in contents(cache)}
     damaged = min(whole)
     damaged.write_bytes(GARBLED[damage](whole[damaged]))
-    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(cache)))
+    finished(started("one_kernel()", BARE_SETUP, NUMBA_CACHE_DIR=str(cache)))
     assert contents(cache).keys() == whole.keys()
     assert damaged.stat().st_size == pytest.approx(len(whole[damaged]), rel=0.01), (
         "not written again"
     )
     files = contents(cache)
-    finished(started("one_kernel()", NUMBA_CACHE_DIR=str(cache)))
+    finished(started("one_kernel()", BARE_SETUP, NUMBA_CACHE_DIR=str(cache)))
     assert contents(cache) == files, "compiled again"
 
 
 @on_demand
+@pytest.mark.long
 def test_a_full_disk(tmp_path):
     """Writing to the cache fails halfway, and no partial file is left."""
     script = """
@@ -352,7 +359,7 @@ def full(self, data):
     raise OSError(errno.ENOSPC, "No space left on device")
 pathlib.Path.write_bytes = full
 """
-    message = finished(started(script + NOT_KEPT, NUMBA_CACHE_DIR=str(tmp_path)))
+    message = finished(started(script + NOT_KEPT, BARE_SETUP, NUMBA_CACHE_DIR=str(tmp_path)))
     assert "No space left on device" in message
     assert not contents(tmp_path)
 
