@@ -6,12 +6,14 @@ import pytest
 from support.backends import ALL_BACKENDS
 from support.cases import case_named
 from support.selection import (
+    but_names,
     by_type,
     each_dtype,
     few,
     in_turn,
     long_unless,
     of_cases,
+    of_names,
     on_backends,
     on_demand,
     some_of,
@@ -47,6 +49,18 @@ def test_types_in_texts():
         ("flow",), ("flow, float16",), (2, "in 16 bits"), (2, "two"), ("slow",)
     ]  # fmt: skip
     assert in_short_run(sets) == [("flow",), (2, "two")]
+
+
+def test_rows_of_names():
+    rows = ["flow", (2, "warp"), ("warp", "flow"), long_unless(False, "slow", id="late")]
+    sets = of_names(rows, ["warp", "slow"])
+    assert [each.values for each in sets] == [("flow",), (2, "warp"), ("warp", "flow"), ("slow",)]
+    assert in_short_run(sets) == [(2, "warp"), ("warp", "flow")]
+    assert sets[-1].id == "late"
+    assert in_short_run(but_names({"flow": 1, "warp": 2}, ["flow"])) == [("warp",)]
+    for select in (of_names, but_names):
+        with pytest.raises(AssertionError, match=r"no row has \{'wrap'\}"):
+            select(["flow", "warp"], ["warp", "wrap"])
 
 
 def test_options_of_a_product():

@@ -32,7 +32,7 @@ from support.cases import parsed
 from support.commands import call, call_json
 from support.pages import ROOT
 from support.processes import python
-from support.selection import long_unless
+from support.selection import but_names
 from support.written import conv_relu_col2im_sigmoid, unfold_product, windows
 from support.written import feeds as random_feeds
 
@@ -125,7 +125,7 @@ def nodes_run(function: Callable[[], Any]) -> int:
     return sum(onnx_ops.node_counts().values()) - before
 
 
-@pytest.mark.parametrize("row", [long_unless(row not in SLOW, row) for row in CELLS])
+@pytest.mark.parametrize("row", but_names(CELLS, SLOW))
 def test_row(row: str, request: pytest.FixtureRequest) -> None:
     if "(ORT)" in CELLS[row] and ORT_VERSION != WORDED:
         pytest.skip("another version of ONNX Runtime may word it differently")

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import re
 import sys
 import textwrap
@@ -1000,8 +1001,7 @@ def test_floats_that_are_refused():
         5e-324,
     ]
     for value in [*floats, *(rng.standard_normal(2) * 10.0 ** rng.integers(-30, 30, 2))]:
-        # Attributes have one type: only the refusal of an element depends on that of x.
-        for refusal, dtype in (*((k, "float32") for k in range(4)), (2, "float64")):
+        for refusal, dtype in itertools.product(range(4), ("float32", "float64")):
             with np.errstate(all="ignore"):
                 x, settings = np.array([value], dtype), {"scale": [value, 0.1], "refusal": refusal}
                 called, of_session = (

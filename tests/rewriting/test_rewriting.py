@@ -26,7 +26,15 @@ from support.rewriting_cases import (
     folds_of_ones,
     used_twice,
 )
-from support.selection import REPRESENTATIVE, by_type, few, in_turn, long_unless, some_of
+from support.selection import (
+    REPRESENTATIVE,
+    but_names,
+    by_type,
+    few,
+    in_turn,
+    long_unless,
+    some_of,
+)
 from support.written import (
     Writer,
     affine_grid,
@@ -392,9 +400,7 @@ LIKE_OTHER_ATTENTIONS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", by_type(long_unless(name not in LIKE_OTHER_ATTENTIONS, name) for name in ATTENTIONS)
-)
+@pytest.mark.parametrize("name", by_type(but_names(ATTENTIONS, LIKE_OTHER_ATTENTIONS)))
 def test_attention(name):
     case = ATTENTIONS[name]
     nodes, (finding,) = compare(attention(**case))
@@ -477,7 +483,7 @@ ELSEWHERE = {*list(OTHER_ENDS)[:3], "channels before queries", "queries first"}
 
 
 # The first of them are in test_rewriting_places.py, too.
-@pytest.mark.parametrize("name", [long_unless(name not in ELSEWHERE, name) for name in OTHER_ENDS])
+@pytest.mark.parametrize("name", but_names(OTHER_ENDS, ELSEWHERE))
 def test_attention_that_ends_in_another_way(name):
     """Axes may be in another order, as the result's of BEVFormer; layers that share a value move it
     only once.
@@ -606,9 +612,7 @@ LIKE_OTHERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [long_unless(name not in LIKE_OTHERS, name) for name in NEAR_MISSES]
-)
+@pytest.mark.parametrize("name", but_names(NEAR_MISSES, LIKE_OTHERS))
 def test_near_misses(name):
     runs = ORT_VERSION > (1, 20) or "weights of none" not in name  # which ONNX Runtime 1.20 refuses
     reasons = near_miss(

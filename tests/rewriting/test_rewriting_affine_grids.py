@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from support.backends import ORT_VERSION, quiet, run_session
 from support.exact import assert_as_near
-from support.selection import by_type, each_dtype, in_turn, long_unless
+from support.selection import but_names, by_type, each_dtype, in_turn
 from support.written import Writer, affine_grid, feeds
 
 import onnx_ops
@@ -89,9 +89,7 @@ LIKE_OTHERS = {  # in what is computed, or in why ONNX Runtime's nodes are left
 }
 
 
-@pytest.mark.parametrize(
-    "name", by_type(long_unless(name not in LIKE_OTHERS, name) for name in FORMS)
-)
+@pytest.mark.parametrize("name", by_type(but_names(FORMS, LIKE_OTHERS)))
 def test_forms_of_pytorch(name):
     edits = {"sample": "linear", "opset": 20, **FORMS[name]}
     proto = affine_grid(**edits)

@@ -8,7 +8,7 @@ import pytest
 from support.backends import ORT_VERSION
 from support.by_hand import GATHERS, OUTSIDE, PLACES, SAMPLERS, SIZES, deform_conv, sampler
 from support.rewriting import compare, near_miss, ours
-from support.selection import as_parameter_set, by_type, few, in_turn, long_unless, some_of
+from support.selection import by_type, few, in_turn, long_unless, of_names, some_of
 from support.written import feeds
 
 import onnx_ops
@@ -31,14 +31,6 @@ FEW = few(
     },
     together=1,
 )
-
-
-def of_names(rows, names):
-    """Parameter sets, of which the short run has none without one of these names."""
-    return [
-        row if {*row.values} & {*names} else long_unless(False, *row.values)
-        for row in map(as_parameter_set, rows)
-    ]
 
 
 @pytest.mark.parametrize("name", by_type(of_names(SAMPLERS, FEW)))

@@ -9,7 +9,7 @@ from onnx import numpy_helper, parser
 from support.backends import IN_SESSIONS, ORT_VERSION, quiet
 from support.exact import assert_as_near
 from support.rewriting import compare, near_miss, ours
-from support.selection import by_type, long_unless
+from support.selection import but_names, by_type, long_unless, of_names
 from support.written import (
     Writer,
     feeds,
@@ -194,9 +194,7 @@ LIKE_OTHERS = {  # which combine what others have one by one, or have it in anot
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", by_type(long_unless(name not in LIKE_OTHERS, name) for name in GRIDS)
-)
+@pytest.mark.parametrize("name", by_type(but_names(GRIDS, LIKE_OTHERS)))
 def test_grids(name):
     operators = compared(GRIDS[name])
     assert operators[-1] == "ComputedGridSample"
@@ -357,7 +355,7 @@ FEW_NETWORKS = {  # of each operator that makes another size
 }
 
 
-@pytest.mark.parametrize("name", [long_unless(name in FEW_NETWORKS, name) for name in NETWORKS])
+@pytest.mark.parametrize("name", of_names(NETWORKS, FEW_NETWORKS))
 def test_flows_of_open_sizes(name):
     """The nodes between a flow and its grid are gone, as of fixed sizes, and images of any size
     give what they gave.
@@ -454,7 +452,7 @@ FEW_FUSED = {  # of each node that ONNX Runtime makes
 }
 
 
-@pytest.mark.parametrize("name", [long_unless(name in FEW_FUSED, name) for name in FUSED])
+@pytest.mark.parametrize("name", of_names(FUSED, FEW_FUSED))
 def test_what_onnx_runtime_fuses(name):
     text, left = FUSED[name]
     text += "" if "moved =" in text else f"  moved = Transpose <{LAST}> (flow)"

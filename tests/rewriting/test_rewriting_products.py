@@ -7,7 +7,7 @@ import onnx
 import pytest
 from support.rewriting import compare, near_miss
 from support.rewriting_cases import KERNEL, PRODUCTS
-from support.selection import by_type, few, long_unless
+from support.selection import by_type, few, of_names
 from support.written import PRODUCT, unfold, unfold_product, windows
 
 from onnx_ops.rewriting import rewritten
@@ -49,7 +49,7 @@ FEW_OPEN = few(
 )
 
 
-@pytest.mark.parametrize("name", [long_unless(name in FEW_OPEN, name) for name in OPEN])
+@pytest.mark.parametrize("name", of_names(OPEN, FEW_OPEN))
 def test_product_of_open_sizes(name):
     proto = unfold_product(
         **OPEN[name], open_sizes=True, kernel=(3, 3), pads=(1, 1, 1, 1), image=(6, 5)

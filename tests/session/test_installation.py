@@ -66,19 +66,26 @@ def run_program(folder, *arguments, check=True, **variables):
     return done
 
 
-@pytest.fixture
-def refuse(monkeypatch):
-    """A function that calls `onnx-ops exec` in this process, which must refuse to become another;
-    it returns what is said, in one line.
+@pytest.fixture(params=["here", long_unless(False, "in a process")])
+def refuse(request, monkeypatch, tmp_path):
+    """A function that calls `onnx-ops exec`, which must refuse to become another program; it
+    returns what is said, in one line.
     """
 
-    def refuse_arguments(*arguments):
+    def refuse_here(*arguments):
         done = invoke("exec", *arguments, apart=True)
         assert (done.exit_code, done.stdout) == (2, "")
         return " ".join(done.stderr.split())
 
+    def refuse_in_a_process(*arguments):
+        done = run_program(tmp_path, *arguments, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        return " ".join(done.stderr.split())
+
+    if request.param == "in a process":
+        return refuse_in_a_process
     monkeypatch.setattr(system, "become", lambda command, _: pytest.fail(f"became {command}"))
-    return refuse_arguments
+    return refuse_here
 
 
 # In a process

@@ -1,9 +1,9 @@
 """Select the parameters that every run of the tests has, and those of the long run only (the marker
 `long`).
 
-A test states this in its parameters: by `long_unless`, `in_turn` or `on_backends`, and for element
-types by `each_dtype`, `of_cases` or `by_type`. The short run has no type that another one
-represents (`is_representative`).
+A test states this in its parameters: by `long_unless`, `of_names`, `in_turn` or `on_backends`, and
+for element types by `each_dtype`, `of_cases` or `by_type`. The short run has no type that another
+one represents (`is_representative`).
 
 `in_turn` with 2 x 4 options, the short run's marked by *:
 
@@ -99,11 +99,36 @@ def as_parameter_set(row: Any) -> Any:
 
 
 def in_long_run_by_type(row: Any) -> Any:
-    text = " ".join(value for value in row.values if isinstance(value, str))
+    text = " ".join(names_in(row))
     dtypes = [dtype for words, dtype in NAMED_TYPES.items() if words in text]
-    if all(is_representative(None, dtype) for dtype in dtypes):
-        return row
+    return row if all(is_representative(None, dtype) for dtype in dtypes) else in_long_run(row)
+
+
+def names_in(row: Any) -> list[str]:
+    return [value for value in row.values if isinstance(value, str)]
+
+
+def in_long_run(row: Any) -> Any:
     return pytest.param(*row.values, marks=[*row.marks, pytest.mark.long], id=row.id)
+
+
+def of_names(rows: Iterable[Any], names: Iterable[str]) -> list[Any]:
+    """Parameter sets; the short run has those with one of the names among their values.
+
+    rows: as for `by_type`
+    """
+    sets, wanted = list(map(as_parameter_set, rows)), {*names}
+    unknown = wanted.difference(*map(names_in, sets))
+    assert not unknown, f"no row has {unknown}"
+    return [row if wanted & {*names_in(row)} else in_long_run(row) for row in sets]
+
+
+def but_names(rows: Iterable[Any], names: Iterable[str]) -> list[Any]:
+    """Parameter sets of one name each; the short run lacks those of these names."""
+    sets, others = list(map(as_parameter_set, rows)), {*names}
+    present = {name for row in sets for name in names_in(row)}
+    assert others <= present, f"no row has {others - present}"
+    return of_names(sets, present - others)
 
 
 def few(cases: Mapping[Any, Mapping[Any, Any]], together: int = 2) -> list[Any]:

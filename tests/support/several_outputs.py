@@ -61,8 +61,8 @@ CASES = {
         (upright_boxes(0), scores(0), UPRIGHT),
     ],
     "SoftNonMaxSuppression": [
-        *((upright_boxes(30), scores(30), {**SOFT, "method": method}) for method in range(3)),
-        (upright_boxes(30).round(), scores(30), {**SOFT, "method": 1, "offset": 1}),
+        *((upright_boxes(60), scores(60), {**SOFT, "method": method}) for method in range(3)),
+        (upright_boxes(60).round(), scores(60), {**SOFT, "method": 1, "offset": 1}),
         (upright_boxes(1), scores(1), SOFT),
         (upright_boxes(0), scores(0), SOFT),
     ],
@@ -71,8 +71,8 @@ CASES = {
             *((NUMBERS, {"dim": dim}) for dim in (-3, -1, 1)),
             (NUMBERS[:, :0], {"dim": 1}),
             (NUMBERS[:0], {"dim": 1}),
-            (drawn(np.random.default_rng(0), (20_000,), "float32"), {"dim": 0}),
-            (drawn(np.random.default_rng(0), (300, 2, 60), "float32"), {"dim": -1}),
+            (drawn(np.random.default_rng(0), (70_000,), "float32"), {"dim": 0}),
+            (drawn(np.random.default_rng(0), (300, 2, 200), "float32"), {"dim": -1}),
         ]
         for name in ("cummax", "cummin")
     },

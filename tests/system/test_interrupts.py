@@ -26,7 +26,7 @@ from support.backends import with_extensions
 compile_now = compilation.object_code
 def compile_slowly(*args):
     print("compiling", flush=True)
-    time.sleep(0.5)
+    time.sleep(1)
     return compile_now(*args)
 compilation.object_code = compile_slowly
 case = CASES[0]
