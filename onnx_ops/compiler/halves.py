@@ -167,8 +167,7 @@ def choose_load(array: types.Array, i: types.Integer) -> Implementation:
     return {
         "float16": lambda array, i: widen(array[i].float16),
         "bfloat16": lambda array, i: widen(array[i].bfloat16),
-        None: lambda array, i: array[i],
-    }[half_of(array)]
+    }.get(half_of(array), lambda array, i: array[i])
 
 
 @overload(elements.store)
@@ -193,8 +192,8 @@ def rounding(name: str) -> Callable[[types.Float], Implementation]:
     return lambda value: lambda value: widen(narrow(value))
 
 
-overload(elements.to_float16)(rounding("float16"))
-overload(elements.to_bfloat16)(rounding("bfloat16"))
+for name in WIDEN:
+    overload(getattr(elements, f"to_{name}"))(rounding(name))
 
 
 @overload(elements.plus)
@@ -211,7 +210,8 @@ def choose_zero(array: types.Array) -> Implementation:
 
 @overload(elements.is_wide)
 def choose_is_wide(array: types.Array) -> Implementation:
-    return (lambda array: True) if half_of(array) else (lambda array: False)
+    is_wide = bool(half_of(array))
+    return lambda array: is_wide
 
 
 @overload(elements.sums, jit_options=FLAGS)

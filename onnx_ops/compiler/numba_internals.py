@@ -63,8 +63,8 @@ def check_numba() -> None:
     """Raise OpError if Numba's version isn't supported, or lacks some of the internals."""
     required = {
         FunctionIdentity: "_unique_ids",
-        codegen.JITCodeLibrary: "_optimize_final_module _finalize_final_module create_ir_module "
-        "add_ir_module",
+        codegen.JITCodeLibrary: "_optimize_functions _optimize_final_module "
+        "_finalize_final_module create_ir_module add_ir_module",
         codegen.JITCPUCodegen: "set_env",
         TargetOptions: "Mapping",
         type(
@@ -191,29 +191,41 @@ def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None
     Python also calls, such as users' compiled functions. It optimizes for LLVM's `machine`; before
     0.62, for its own machine in any case.
     """
+    optimize_functions = codegen.JITCodeLibrary._optimize_functions
     optimize = codegen.JITCodeLibrary._optimize_final_module
     finish = codegen.JITCodeLibrary._finalize_final_module
     set_env = codegen.JITCPUCodegen.set_env
     generator = cpu_target.target_context.codegen()
 
     def optimize_some(library: CodeLibrary) -> None:
-        if symbol in defined(library):
+        is_last = symbol in defined(library)
+        if is_last:
             make_private(library, symbol)
+        if is_last or is_called_by_python(library):
             optimize(library)
-        elif is_called_by_python(library):
-            optimize(library)
+
+    def prepare(library: CodeLibrary, module: binding.ModuleRef) -> None:
+        """Optimize the functions of a module, as Numba does, and as the code generator does.
+
+        Two passes of the latter, LoopStrengthReduce and CodeGenPrepare, leave loops and addresses
+        of which the optimizer makes more vector instructions: in a Col2Im in float32, half as many
+        again of 256 bits. llvmlite has no name for the second one. For functions that another
+        module is said to define, the generator makes no machine code, which would take as long
+        again.
+        """
+        optimize_functions(library, module)
+        linkages = {f: f.linkage for f in module.functions if not f.is_declaration}
+        for function in linkages:
+            function.linkage = "available_externally"
+        machine.emit_object(module)
+        for function, linkage in linkages.items():
+            function.linkage = linkage
 
     def finish_some(library: CodeLibrary) -> None:
         if is_called_by_python(library):
             finish(library)
-            return
-        if symbol not in defined(library):
-            # Two passes of the code generator, LoopStrengthReduce and CodeGenPrepare, leave loops
-            # and addresses of which the optimizer makes more vector instructions: in a Col2Im in
-            # float32, half as many again of 256 bits. llvmlite has no name for the second one, so
-            # the whole generator runs, in an eighth of the time of compiling.
-            machine.emit_object(library._final_module)
-        library._finalized = True
+        else:
+            library._finalized = True
 
     def set_known_env(self: codegen.JITCPUCodegen, name: str, env: object) -> None:
         if self._engine.is_symbol_defined(name):  # not in a library that has no machine code
@@ -222,6 +234,7 @@ def optimized_once(symbol: str, machine: binding.TargetMachine) -> Iterator[None
     with (
         replaced(
             codegen.JITCodeLibrary,
+            _optimize_functions=prepare,
             _optimize_final_module=optimize_some,
             _finalize_final_module=finish_some,
         ),

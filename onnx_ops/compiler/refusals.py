@@ -7,14 +7,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from numba import extending, types
 
 from ..declaration.errors import require
-from ..declaration.jit import FLAGS, INNER
 from ..declaration.limits import MAX_SHOWN
 from ..declaration.operator import REFUSAL_FIELDS, REFUSAL_SIZE
-from .halves import I64, overload
+from .halves import I64
 from .numba_internals import DESCRIPTION, RAISED, cgutils, description_of, leave
 
 if TYPE_CHECKING:
@@ -25,17 +23,20 @@ if TYPE_CHECKING:
     from numba.core.typing import Context, Signature
 
 
-@overload(require, prefer_literal=True, jit_options=FLAGS | INNER)
-def choose_require(
-    condition: types.Type,
-    argument: types.StringLiteral,
-    value: types.Type,
-    rule: types.StringLiteral,
-    expected: types.Type = None,
-) -> Callable[..., None]:
-    return lambda condition, argument, value, rule, expected=None: refuse_unless(
-        condition, argument, value, rule, expected
-    )
+@extending.type_callable(require)
+def require_type(typing: Context) -> Callable[..., types.Type | None]:
+    def result_type(
+        condition: types.Type,
+        argument: types.Type,
+        value: types.Type,
+        rule: types.Type,
+        expected: types.Type = types.none,
+    ) -> types.Type | None:
+        """Return None for texts that aren't literals yet: Numba asks again."""
+        are_literals = all(isinstance(text, types.StringLiteral) for text in (argument, rule))
+        return types.none if are_literals else None
+
+    return result_type
 
 
 # The block that `require` allocates: Numba's description of an exception, in case Python has called
@@ -76,44 +77,36 @@ def note_refusal(builder: ir.IRBuilder, status: Status, record: ir.Value) -> Non
     builder.call(c_function(builder, "free", ir.VoidType(), cgutils.voidptr_t), [block])
 
 
-@intrinsic(prefer_literal=True)
+# Not a function for each message: a Col2Im has 20.
+@extending.lower_builtin(require, types.VarArg(types.Any))
 def refuse_unless(
-    typing: Context,
-    condition: types.Type,
-    argument: types.StringLiteral,
-    value: types.Type,
-    rule: types.StringLiteral,
-    expected: types.Type,
-) -> tuple[Signature, Callable[..., ir.Value]]:
+    context: BaseContext,
+    builder: ir.IRBuilder,
+    signature: Signature,
+    values: Sequence[ir.Value],
+) -> ir.Value:
     """Return from the function, and from its callers, with a refusal if the condition is false.
 
     If malloc fails, an exception is raised.
     """
-
-    def codegen(
-        context: BaseContext,
-        builder: ir.IRBuilder,
-        signature: Signature,
-        values: Sequence[ir.Value],
-    ) -> ir.Value:
-        holds = context.is_true(builder, condition, values[0])
-        with builder.if_then(builder.not_(holds), likely=False):
-            malloc = c_function(builder, "malloc", cgutils.voidptr_t, I64)
-            block = builder.call(malloc, [I64(context.get_abi_sizeof(REFUSED))])
-            with builder.if_then(cgutils.is_null(builder, block), likely=False):
-                leave(context, builder, RAISED)
-            refused = builder.bitcast(block, REFUSED.as_pointer())
-            exception = ValueError, (f"{argument.literal_value}: {rule.literal_value}",), None
-            builder.store(
-                description_of(context, builder, exception),
-                cgutils.gep_inbounds(builder, refused, 0, 0),
-            )
-            for position, number in numbers_of(context, builder, signature.args, values, refused):
-                builder.store(number, cgutils.gep(builder, refused, 0, 1, position))
-            leave(context, builder, CODE, block)
-        return context.get_dummy_value()
-
-    return types.none(condition, argument, value, rule, expected), codegen
+    argument_types = *signature.args, types.none  # the last one for what is left out
+    condition, argument, _, rule, *_ = argument_types
+    holds = context.is_true(builder, condition, values[0])
+    with builder.if_then(builder.not_(holds), likely=False):
+        malloc = c_function(builder, "malloc", cgutils.voidptr_t, I64)
+        block = builder.call(malloc, [I64(context.get_abi_sizeof(REFUSED))])
+        with builder.if_then(cgutils.is_null(builder, block), likely=False):
+            leave(context, builder, RAISED)
+        refused = builder.bitcast(block, REFUSED.as_pointer())
+        exception = ValueError, (f"{argument.literal_value}: {rule.literal_value}",), None
+        builder.store(
+            description_of(context, builder, exception),
+            cgutils.gep_inbounds(builder, refused, 0, 0),
+        )
+        for position, number in numbers_of(context, builder, argument_types, values, refused):
+            builder.store(number, cgutils.gep(builder, refused, 0, 1, position))
+        leave(context, builder, CODE, block)
+    return context.get_dummy_value()
 
 
 def numbers_of(
@@ -126,8 +119,8 @@ def numbers_of(
     """Yield the positions and numbers of a refusal, for the argument types and values of
     `refuse_unless`.
     """
-    _, argument, value, rule, expected = argument_types
-    has_expected = not isinstance(expected, types.NoneType | types.Omitted)
+    _, argument, value, rule, expected, *_ = argument_types
+    has_expected = not isinstance(expected, types.NoneType)
     yield ARGUMENT, text(context, builder, argument)
     yield RULE, text(context, builder, rule)
     yield HAS_EXPECTED, I64(int(has_expected))

@@ -95,7 +95,7 @@ def sum_existing(x: Elements, runs: Runs, row: int, b: int, total: ir.Value) -> 
 @inner
 def begun(target: Elements, b: int, t: int, total: ir.Value) -> ir.Value:
     """Return the sums of the runs before run t: `total` if there are none."""
-    return sums_at(target, b, total) if t > 0 else total
+    return sums_at(target, b, total) if t else total
 
 
 @vectorized(vectors.sum_runs)
@@ -119,7 +119,7 @@ def make_sum_runs(x: types.Array) -> Callable[..., None] | None:
             low, high = max(low, -block[t]), min(high, blocks - block[t])
         for t in range(0, max(first.size, 1), at_once):
             group = Runs(first[t:][:at_once], block[t:][:at_once], blocks)
-            overlap = 0 if t > 0 else four - one
+            overlap = 0 if t else four - one
             to = begin
             for l in range(rows):
                 b = 0

@@ -358,7 +358,7 @@ def check_images(inputs: Inputs, g: RoiAlignGeometry) -> None:
 def image_of(rois: Elements, batches: tuple[Indices, ...], r: int, g: RoiAlignGeometry) -> Index:
     """Return the position of a region's image, or a negative number."""
     # Numba leaves this branch out for () only if the tuple is a parameter.
-    if len(batches) > 0:
+    if len(batches):
         return np.int64(batches[0][r])
     n = load(rois, r * g.roi_pitch)
     return np.int64(n) if abs(n) < type(n)(2**31) else -1

@@ -77,7 +77,7 @@ def shape_of_image(given: int, inputs: tuple[Sizes, ...], batch: int, y: OutputS
     x, image_shape, block_shape = inputs
     image = len(image_shape)
     block = len(block_shape)
-    if given != 0:
+    if given:
         fits = image == 0 or image == given
         rule = "{strides}, {dilations} and {pads} are for image axes:"
         require(fits or not are_known(image_shape), "{image_shape}", image_shape, rule, given)
@@ -90,8 +90,8 @@ def shape_of_image(given: int, inputs: tuple[Sizes, ...], batch: int, y: OutputS
     y[0] = batch
     y[1] = UNKNOWN
     positions = known_product(block_shape)
-    if len(x) >= 2 and x[len(x) - 2] >= 0 and len(block_shape) > 0 and positions > 0:
-        y[1] = x[len(x) - 2] // positions
+    if len(x) >= 2 and x[-2] >= 0 and len(block_shape) > 0 and positions > 0:
+        y[1] = x[-2] // positions
     for i in range(axes):
         y[2 + i] = image_shape[i] if i < len(image_shape) and image_shape[i] > 0 else UNKNOWN
     return 2 + axes
@@ -121,8 +121,8 @@ def plan_blocks(spacing: Spacing, inputs: tuple[Sizes, ...], batch: int, g: Col2
     """
     x, image_shape, block_shape = inputs
     axes = len(image_shape)
-    rows = x[len(x) - 2]
-    columns = x[len(x) - 1]
+    rows = x[-2]
+    columns = x[-1]
     rule = "number of image axes must be at least 1 and at most"
     require(1 <= axes <= AXES, "{image_shape}", image_shape, rule, AXES)
     rule = "must be as long as {image_shape}, which is of length"

@@ -246,7 +246,7 @@ def axis_hits(g: Col2ImGeometry, a: Axis, p: Pixel) -> Hits:
     # The first hit's position: t - k * dilation is a multiple of the stride. Dilation 1 needs no
     # search for it.
     k = t % stride if dilation == 1 else 0
-    while k < k_end and (t - k * dilation) % stride != 0:
+    while k < k_end and (t - k * dilation) % stride:
         k += 1
     if k >= k_end:
         return Hits(0, 0, 0, 1)
@@ -360,7 +360,7 @@ def copy_blocks(
     l = x_begin // stride  # the first block of the piece
     count = min(columns // stride, row_blocks - l)  # blocks of the piece
     block_rows = 0
-    if leads.size > 0:
+    if leads.size:
         y = y_begin // height
         block_rows = max(0, min((y_end - y_begin) // height, g.counts[y_axis] - y))
         l += leads[0] + y * row_blocks

@@ -103,7 +103,7 @@ def plan(
     fits = max(x[0], 1) <= ELEMENTS // g.positions // max(g.blocks, 1) // max(x[1], 1)
     require(fits, "shape of x", x, "output must have at most 2**58 elements")
     g.planes = x[0] * x[1]
-    g.units = share_out(g) if g.blocks > 0 else 0
+    g.units = share_out(g) if g.blocks else 0
     # Neither factor needs to be larger for 64 tiles, and the image may be much larger than the
     # output.
     work = min(g.planes, 64 * WORK) * min(g.pixels + g.positions * g.blocks, 64 * WORK)

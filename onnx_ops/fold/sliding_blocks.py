@@ -85,7 +85,7 @@ def given_axes(spacing: Spacing) -> int:
 @jitable
 def along(values: Sizes, i: Axis, default: int) -> int:
     """Return the value given for axis i, or the default."""
-    return values[i] if len(values) > 0 else default
+    return values[i] if len(values) else default
 
 
 @jitable

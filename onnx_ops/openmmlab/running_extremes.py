@@ -41,7 +41,7 @@ def copy_sizes(x: Sizes, y: OutputSizes) -> int:
     """State sizes like those of the input; return the rank."""
     for a in range(len(x)):
         y[a] = x[a]
-    return len(x) if len(x) > 0 else -1
+    return len(x) or -1
 
 
 @jitable
@@ -69,7 +69,7 @@ def plan(
     axis = attributes.dim
     require(len(x) > 0, "shape of input", x, "must have rank 1 or more")
     require(-len(x) <= axis < len(x), "dim", axis, "must be an axis of input, with rank", len(x))
-    plan_rows(x, axis + len(x) if axis < 0 else axis, g)
+    plan_rows(x, axis % len(x), g)
 
 
 @jitable

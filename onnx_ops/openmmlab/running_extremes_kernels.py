@@ -95,8 +95,8 @@ def store_extremes(
                     is_new = number >= value if len(extreme) == len(MAXIMUM) else number <= value
                     if not is_new:
                         number = value
-                        if len(indices) > 0:
+                        if len(indices):
                             position = np.int64(indices[0][before])
                 store(values, i, number)
-                if len(indices) > 0:
+                if len(indices):
                     indices[0][i] = position

@@ -258,7 +258,7 @@ def shape(
     axes = len(attributes.coordinates)
     y[0] = y[1] = UNKNOWN
     if axes == 0:  # the attributes are unknown
-        return len(x) if len(x) > 0 else UNKNOWN
+        return len(x) or UNKNOWN
     check_program(attributes)
     if len(x) == axes + 2:
         y[0] = x[0]

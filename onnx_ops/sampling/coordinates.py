@@ -104,7 +104,7 @@ def coordinate(
     if periods is NO_LIMITS:
         return v, False
     beyond = False
-    if len(periods) > 0 and reflects:
+    if len(periods) and reflects:
         v = v if cubic else abs(v - edge)
         beyond = not abs(v) < period
         if len(periods) > 1 and beyond:

@@ -28,7 +28,7 @@ BLOCK = 512  # maximum number of points at a time
 @jitable
 def begin_points(sources: Sources, workspace: Workspace) -> None:
     """Prepare for a tile's first points."""
-    if len(sources) > 0:
+    if len(sources):
         forget_values(workspace)
 
 
