@@ -1,3 +1,4 @@
+import gc
 import re
 import shutil
 import signal
@@ -100,6 +101,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections during the tests leave out what was collected, a hundred thousand
+    objects.
+    """
+    gc.freeze()
 
 
 def is_needed(variant):

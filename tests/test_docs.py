@@ -266,6 +266,7 @@ def test_figures_of_birefnet():
         assert f"with {share} %" in row
 
 
+@pytest.mark.long
 def test_validation_of_the_readme(directory):
     """The built-in kernel stands for another runtime between the two commands."""
     make_test, _, validate = examples(ROOT / "README.md", "sh")[0].splitlines()

@@ -9,10 +9,12 @@ def steps(count: int) -> None:
         pass
 
 
+@pytest.mark.long  # the short run has it in tests that assert it of the package
 def test_linear_work() -> None:
     assert_linear(lambda size: lambda: steps(1000 * size), 100)
 
 
+@pytest.mark.long  # the short run has that of steps
 def test_quadratic_work_is_seen() -> None:
     with pytest.raises(AssertionError):
         assert_linear(lambda size: lambda: steps(size * size), 500)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import TESTS
+from support.syntax import statements
 
 import onnx_ops
 
@@ -39,7 +40,7 @@ def imports_of(package):
     for name, path in files.items():
         imports[name] = set()
         inside = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements(ast.parse(path.read_text()).body):
             if isinstance(node, ast.Import):
                 imports[name] |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -128,7 +129,7 @@ def test_a_cycle_is_found(tmp_path, text):
 def imported_names(text):
     """Return the modules that a file imports, anywhere, with the names that it takes from them."""
     names = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text).body):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

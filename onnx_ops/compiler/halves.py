@@ -167,7 +167,8 @@ def choose_load(array: types.Array, i: types.Integer) -> Implementation:
     return {
         "float16": lambda array, i: widen(array[i].float16),
         "bfloat16": lambda array, i: widen(array[i].bfloat16),
-    }.get(half_of(array), lambda array, i: array[i])
+        None: lambda array, i: array[i],
+    }[half_of(array)]
 
 
 @overload(elements.store)
@@ -192,8 +193,8 @@ def rounding(name: str) -> Callable[[types.Float], Implementation]:
     return lambda value: lambda value: widen(narrow(value))
 
 
-for name in WIDEN:
-    overload(getattr(elements, f"to_{name}"))(rounding(name))
+overload(elements.to_float16)(rounding("float16"))
+overload(elements.to_bfloat16)(rounding("bfloat16"))
 
 
 @overload(elements.plus)

@@ -15,6 +15,7 @@ import onnx_ops
 from onnx_ops.ahead import warmup
 from onnx_ops.arrays import functions
 from onnx_ops.compiler import cache
+from onnx_ops.native import library
 from onnx_ops.openmmlab.rotated_feature_align import ROTATED_FEATURE_ALIGN as DECLARATION
 from onnx_ops.session import native_backend, variants
 
@@ -119,13 +120,13 @@ def _(x, index, count, workspace, y):
 """
 
 
-def test_custom_operators_are_not_in_the_library(tmp_path):
+def test_custom_operators_are_not_in_the_library(tmp_path, monkeypatch):
     """Even where it has all others."""
-    (tmp_path / "twice.py").write_text(CUSTOM)
-    command = f"from onnx_ops.native import library; library.is_complete = lambda: True; {COMMAND}"
-    arguments = "--operators", tmp_path / "twice.py", "warmup", "--operator", "Twice"
-    done = python(command, *arguments, NUMBA_CACHE_DIR=str(tmp_path))
-    assert done.stdout.endswith(f" or the cache, {tmp_path / 'onnx_ops'}\n")
+    (tmp_path / "twice_of_mine.py").write_text(CUSTOM)
+    monkeypatch.setattr(library, "is_complete", lambda: True)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    text = call("--operators", tmp_path / "twice_of_mine.py", "warmup", "--operator", "Twice")
+    assert text.endswith(f" or the cache, {tmp_path / 'onnx_ops'}\n")
     assert len(list((tmp_path / "onnx_ops").glob("*.code"))) == 2
 
 

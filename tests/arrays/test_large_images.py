@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.backends import uncompiled
 from support.cases import GRID_SAMPLE, VOLUMES, assert_close, expected_of, named
+from support.selection import long_unless
 
 import onnx_ops
 from onnx_ops.sampling import grid_sample_kernels as grid_sample
@@ -23,7 +24,11 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+# The short run has the uncompiled kernels of small images in test_uncompiled.py.
+@pytest.mark.parametrize(
+    "large",
+    [long_unless(large, large, id="large" if large else "small") for large in (False, True)],
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_pixels(case, large, monkeypatch):
     inputs = case.inputs("float32")

@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
-from support.backends import BACKENDS, run_session
+from support.backends import ALL_BACKENDS, BACKENDS, run_session
 from support.cases import (
     CASES,
     GRID_SAMPLE_OPTIONS,
@@ -19,7 +19,7 @@ from support.cases import (
     grid_sample,
     model,
 )
-from support.selection import each_dtype, few, long_unless
+from support.selection import each_dtype, few, in_turn, long_unless, some_of
 
 import onnx_ops
 from onnx_ops.ahead import build
@@ -27,31 +27,21 @@ from onnx_ops.arrays import functions
 from onnx_ops.declaration import dtypes
 from onnx_ops.declaration.dtypes import INTEGERS
 
-BY_PYTHON_OPS = "extensions", "lowered"  # their sessions take long to open
-FAST_BACKENDS = tuple(name for name in BACKENDS if name not in BY_PYTHON_OPS)
-SLOW_BACKENDS = "function", *BY_PYTHON_OPS  # `function` for the comparison of bits
-OPTIONS = {case.name: case.axes for case in CASES}
-# Cases of the short run; the long run has all of them on all backends.
-FOR_FAST_BACKENDS = few(OPTIONS)  # together they have each pair of options
-FOR_SLOW_BACKENDS = few(OPTIONS, together=1)  # together they have each option
+# Cases of the short run, which together have each option; the long run has all of them.
+FEW = few({case.name: case.axes for case in CASES}, together=1)
+# The short run has each backend, each mode and each of align_corners.
+RUNS_AND_OPTIONS = some_of(ALL_BACKENDS, ["nearest", "bilinear", "bicubic"], [0, 1])
 
 
 @each_dtype("float32", "float64")
-@pytest.mark.parametrize(
-    ("case", "backends"),
-    [
-        *(long_unless(c.name in FOR_FAST_BACKENDS, c, FAST_BACKENDS) for c in CASES),
-        *(long_unless(c.name in FOR_SLOW_BACKENDS, c, SLOW_BACKENDS) for c in CASES),
-    ],
-    ids=str,
-)
-def test_every_backend_equals_the_reference(case, backends, dtype):
+@pytest.mark.parametrize("case", [long_unless(c.name in FEW, c) for c in CASES], ids=str)
+def test_every_backend_equals_the_reference(case, dtype):
     """All are close to the operator's NumPy function. All but the backend `reference`, which runs
     that function in a model, run the same machine code and agree to the last bit.
     """
     inputs = case.inputs(dtype)
     expected = expected_of(case, inputs)
-    outputs = {backend: BACKENDS[backend](case, inputs) for backend in backends}
+    outputs = {backend: run(case, inputs) for backend, run in BACKENDS.items()}
     for backend, y in outputs.items():
         assert_close(y, expected, dtype, backend)
         if backend != "reference":
@@ -80,8 +70,7 @@ FAR_COORDINATES = [
 
 
 @each_dtype("float32", "float64")
-@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
-@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize(("run", "mode", "align_corners"), RUNS_AND_OPTIONS, indirect=["run"])
 def test_far_coordinates(run, mode, align_corners, dtype):
     """zeros and border hold for all coordinates, and the reference agrees, also on reflection."""
     x = np.arange(1, 7, dtype=dtype).reshape(1, 1, 2, 3)
@@ -123,17 +112,16 @@ WITH_NAN = [  # for each mode, by its three names
 ]
 
 
-@pytest.mark.parametrize("cases", WITH_NAN, ids=["nearest", "linear", "cubic"])
-def test_nan_counts_as_minus_one(run, cases):
+@pytest.mark.parametrize(("run", "mode"), in_turn(ALL_BACKENDS, range(3)), indirect=["run"])
+def test_nan_counts_as_minus_one(run, mode):
     """In each padding mode, of images and volumes, and by mmdeploy's operator."""
-    for case in cases:
+    for case in WITH_NAN[mode]:
         x, grid = case.inputs("float32")
         of_nan, of_minus_one = np.split(run(case, [x, with_nan(grid)]), 2, axis=2)
         np.testing.assert_array_equal(of_nan, of_minus_one, str(case))
 
 
-@pytest.mark.parametrize("align_corners", [0, 1])
-@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize(("run", "mode", "align_corners"), RUNS_AND_OPTIONS, indirect=["run"])
 def test_computed_coordinates_that_are_nan(run, mode, align_corners):
     sources = {"u": (0, "n", 0, "h", "w"), "v": (0, "n", 1, "h", "w")}
     attributes = {"mode": mode, "align_corners": align_corners}
@@ -185,7 +173,11 @@ def test_nan_as_in_the_builtin_kernel(case):
     assert_close(onnx_ops.grid_sample(x, with_nan(grid), **case.attributes), y, "float32")
 
 
-@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    ("run", "mode"),
+    in_turn(ALL_BACKENDS, ["nearest", "bilinear", "bicubic"]),
+    indirect=["run"],
+)
 def test_infinite_pixels_stay_where_they_are(run, mode):
     """A sample must not read other pixels than its own, not even with a weight of zero."""
     x = np.zeros((1, 1, 8, 8), np.float32)

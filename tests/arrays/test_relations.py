@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.backends import BACKENDS
+from support.backends import ALL_BACKENDS, BACKENDS
 from support.cases import (
     COL2IM,
     IM2COL,
@@ -18,7 +18,7 @@ from support.cases import (
     im2col_product,
     named,
 )
-from support.selection import by_type, each_on_backends, some_of
+from support.selection import by_type, in_turn, some_of
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -62,6 +62,8 @@ def all_settings(case):
 
 
 CLOSE = {"float32": 1e-5, "float64": 1e-13}
+# The short run has each backend, each mode and each of align_corners.
+RUNS_AND_OPTIONS = some_of(ALL_BACKENDS, ["nearest", "bilinear", "bicubic"], [0, 1])
 
 
 @pytest.fixture(params=by_type(CLOSE))
@@ -69,10 +71,16 @@ def dtype(request):
     return request.param
 
 
+def each_in_turn(cases):
+    """A mark for a test of `run` and `case`; the short run has each case on one backend."""
+    rows = in_turn(ALL_BACKENDS, cases)
+    return pytest.mark.parametrize(("run", "case"), rows, indirect=["run"], ids=str)
+
+
 NOT_EMPTY = [case for case in COL2IM if 0 not in case.shapes[0]]
 
 
-@each_on_backends(NOT_EMPTY)
+@each_in_turn(NOT_EMPTY)
 def test_fold_of_unfold_is_divisor_times_image(run, case, dtype):
     x, image, block = case.inputs(dtype)
     shape = (x.shape[0], x.shape[1] // int(np.prod(block)), *image)
@@ -84,7 +92,7 @@ def test_fold_of_unfold_is_divisor_times_image(run, case, dtype):
     )
 
 
-@each_on_backends([case for case in IM2COL_PRODUCT if 0 not in case.shapes[0]])
+@each_in_turn([case for case in IM2COL_PRODUCT if 0 not in case.shapes[0]])
 def test_products_of_columns(run, case, dtype):
     """They are what multiplying and adding up gives, exactly, for integers."""
     rng, settings = np.random.default_rng(5), dict(case.attributes)
@@ -129,13 +137,13 @@ def test_products_on_several_threads(case):
     np.testing.assert_array_equal(one, seven)
 
 
-@each_on_backends([case for case in IM2COL if 0 not in case.shapes[0]])
+@each_in_turn([case for case in IM2COL if 0 not in case.shapes[0]])
 def test_unfold_is_looking_up_every_pixel(run, case, dtype):
     (x,) = case.inputs(dtype)
     np.testing.assert_array_equal(run(case, [x]), unfold(x, **all_settings(case)))
 
 
-@each_on_backends([case for case in IM2COL if 0 not in case.shapes[0][2:]])
+@each_in_turn([case for case in IM2COL if 0 not in case.shapes[0][2:]])
 def test_unfold_is_the_transpose_of_fold(run, case, dtype):
     """<unfold(x), y> = <x, fold(y)>, exactly, for integers. There is no fold of no blocks."""
     rng, attributes = np.random.default_rng(5), dict(case.attributes)
@@ -163,7 +171,7 @@ TILED = {  # block_shape, and the number of blocks along each axis
 }
 
 
-@pytest.mark.parametrize(("name", "channels", "rest"), some_of(TILED, [2, 40], [0, 1], together=2))
+@pytest.mark.parametrize(("name", "channels", "rest"), some_of(TILED, [2, 40], [0, 1]))
 def test_blocks_that_tile_are_transposed(name, channels, rest):
     """Pixels after the last block of an axis are 0."""
     block, counts = TILED[name]
@@ -197,8 +205,7 @@ def identity_grid(height, width, align_corners):
     return np.stack([x, y], -1)[None]
 
 
-@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
-@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize(("run", "mode", "align_corners"), RUNS_AND_OPTIONS, indirect=["run"])
 def test_identity_and_mirrored_grids(run, mode, align_corners, dtype):
     x = np.random.default_rng(3).standard_normal((1, 2, 6, 9)).astype(dtype)
     case = grid_sample(
@@ -209,8 +216,11 @@ def test_identity_and_mirrored_grids(run, mode, align_corners, dtype):
     np.testing.assert_allclose(run(case, [x, -grid]), x[..., ::-1, ::-1], atol=CLOSE[dtype])
 
 
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("padding_mode", ["border", "reflection"])
+@pytest.mark.parametrize(
+    ("run", "mode", "padding_mode"),
+    some_of(ALL_BACKENDS, ["bilinear", "bicubic"], ["border", "reflection"]),
+    indirect=["run"],
+)
 def test_constant_images_stay_constant(run, mode, padding_mode, dtype):
     case = grid_sample(
         "constant", (1, 1, 5, 7), (20, 20), extent=4.0, mode=mode, padding_mode=padding_mode
@@ -221,8 +231,7 @@ def test_constant_images_stay_constant(run, mode, padding_mode, dtype):
     )
 
 
-@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
-@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize(("run", "mode", "align_corners"), RUNS_AND_OPTIONS, indirect=["run"])
 def test_reflection_is_sampling_the_mirrored_image(run, mode, align_corners, dtype):
     """Reflection is ordinary sampling inside a larger image made of mirror images."""
     h, w = 5, 6

@@ -141,6 +141,7 @@ def test_the_scan(tmp_path):
         assert row["differ"] == []
 
 
+@pytest.mark.long
 @on_demand
 def test_figures_of_the_scan():
     """A case is slower beyond noise only, where a copy is much faster; shares are of the cases that

@@ -336,10 +336,12 @@ NO_SESSION = """
 """
 
 
-def test_inspect_makes_no_session_and_compiles_nothing(tmp_path):
+@pytest.mark.parametrize("every", [10, long_unless(False, 1)])
+def test_inspect_makes_no_session_and_compiles_nothing(every, tmp_path):
     """Of no model in models/. `run` in the same process is refused."""
     models = sorted(path for path in MODELS.rglob("*.onnx") if path.is_file())
     assert len(models) > 100
+    models = [*models[::every], MODELS / "ai.onnx" / "col2im" / "model.onnx"]
     python(NO_SESSION, tmp_path, *models, NUMBA_CACHE_DIR=str(tmp_path))
 
 
@@ -865,13 +867,20 @@ def test_inspect_reports_what_only_runs_optimized(is_replaced, tmp_path):
             onnx_ops.InferenceSession(path, quiet(), optimize=optimize)  # which compiles nothing
 
 
-def test_inspect_tries_sessions(tmp_path):
+TRIED = {  # {kind of session: whether it is made}
+    "ONNX Runtime alone": False,
+    "onnx_ops": False,
+    "onnx_ops, optimize=True": True,
+}
+
+
+@pytest.mark.parametrize("kinds", [[*TRIED][::2], long_unless(False, [*TRIED])], ids=len)
+def test_inspect_tries_sessions(kinds, tmp_path, monkeypatch):
+    ways = {kind: attempts.WAYS[kind] for kind in (*kinds, "onnx_ops, backend extensions")}
+    monkeypatch.setattr(attempts, "WAYS", ways)
     report = call_json("inspect", saved(parsed(LESS, 20), tmp_path), "--try")
-    assert [(s["session"], s["error"] is None) for s in report["sessions"]] == [
-        ("ONNX Runtime alone", False),
-        ("onnx_ops", False),
-        ("onnx_ops, optimize=True", True),
-    ]
+    made = {s["session"]: s["error"] is None for s in report["sessions"]}
+    assert made == {kind: TRIED[kind] for kind in kinds}
 
 
 @pytest.mark.long
@@ -1650,15 +1659,24 @@ def test_bench(tmp_path):
         assert [o["operator"] for o in listed] == ["GridSample"]
         assert listed[0]["seconds"] > 0
         assert listed[0]["share"] == 1
+
+
+def test_bench_says_what_it_made_of_open_dimensions(tmp_path):
     path = saved(parsed("(float[N, 3] x) => (float[N, 3] y) { y = Relu (x) }"), tmp_path)
     assert "open dimensions of x were made 1: state them with --shape" in call(
         "bench", path, "--repeats", 1
     )
     assert "were made 1" not in call("bench", path, "--repeats", 1, "--shape", "x=2,3")
+
+
+def test_bench_of_a_model_that_onnxruntime_refuses(tmp_path):
     path, _ = of_case(case_named("volume_cubic_zeros_edges"), tmp_path)
     text = call("bench", path, "--repeats", 1)
     assert "ONNX Runtime alone refuses the model" in text
     assert re.search(r"GridSample +[\d.]+ +100 % *\n", text)
+
+
+def test_bench_of_what_optimize_replaces(tmp_path):
     path = saved(written.affine_grid(sample="linear", opset=20), tmp_path)
     report = call_json("bench", path, "--repeats", 1)
     assert (
@@ -1811,7 +1829,8 @@ FULL_DISKS = {  # options of a disk, what is run there, and the file that doesn'
 }
 
 
-@pytest.mark.parametrize("name", [long_unless(name == "optimize", name) for name in FULL_DISKS])
+@pytest.mark.long
+@pytest.mark.parametrize("name", FULL_DISKS)
 def test_a_full_disk(name, tmp_path):
     """The error names the file that is to be written, rather than its folder, a temporary file or
     none.

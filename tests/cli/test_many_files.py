@@ -31,7 +31,6 @@ from support.commands import call, call_json, saved, sentences
 from support.files import contents
 from support.growth import assert_steps_linear
 from support.processes import TESTS, environment
-from support.selection import long_unless
 
 import onnx_ops
 from onnx_ops.cli import data, items
@@ -693,6 +692,7 @@ def test_the_rest_after_the_program_was_killed(where: list[str], tmp_path: Path)
     assert results(tmp_path).keys() == arrays.keys()
 
 
+@pytest.mark.long
 @needs_signals
 def test_ctrl_c(where: list[str], tmp_path: Path) -> None:
     arrays, model = inputs(100, tmp_path), slow_fold(tmp_path)
@@ -864,7 +864,8 @@ def test_all_recipes_are_run() -> None:
     assert RECIPES.keys() == {"loop", "pool", "ray_data"}
 
 
-@pytest.mark.parametrize("name", ["loop", long_unless(False, "pool")])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["loop", "pool"])
 def test_a_recipe(name: str, tmp_path: Path) -> None:
     assert_done(recipe(name, 5, tmp_path), tmp_path)
 

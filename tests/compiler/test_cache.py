@@ -20,7 +20,7 @@ import pytest
 from support.cases import CASES, model
 from support.malformed import col2im
 from support.processes import python
-from support.selection import long_unless, on_demand
+from support.selection import on_demand
 
 import onnx_ops
 from onnx_ops.compiler import code, compilation, key, numba_internals
@@ -117,6 +117,7 @@ print(*sorted(name for name in {*sys.modules} - before - packages if name.starts
 """
 
 
+@pytest.mark.long
 def test_the_compilers_files():
     """All files whose code may run while a function is compiled are part of a key."""
     imported = python(COMPILER_IMPORTS).stdout.split()
@@ -372,16 +373,17 @@ def keys(home, place, **settings):
     return done.stdout or done.stderr
 
 
+@pytest.mark.long
 def test_keys_are_the_same_in_every_process(home):
-    """Also where hashes differ, in another place, and from a zip file.
-
-    Without sources there is none.
-    """
+    """Also where hashes differ, in another place, and from a zip file."""
     archive = shutil.make_archive(str(home / "archive"), "zip", home, "onnx_ops")
     here = io.StringIO()
     with redirect_stdout(here):
         exec(KEYS, {})
     assert keys(home, archive, PYTHONHASHSEED="2") == here.getvalue()
+
+
+def test_without_sources_there_is_no_key(home):
     compileall.compile_dir(home / "onnx_ops", quiet=1, legacy=True)
     for path in (home / "onnx_ops").rglob("*.py"):
         path.unlink()
@@ -421,7 +423,8 @@ print([operator(each) for each in (table, linked)])
 """
 
 
-@pytest.mark.parametrize("processes", [1, long_unless(False, 2)])
+@pytest.mark.long
+@pytest.mark.parametrize("processes", [1, 2])
 def test_code_with_addresses_of_another_process(processes, tmp_path):
     """Global arrays are in the code, of any size and layout.
 
@@ -517,6 +520,7 @@ for name, other in {
 """
 
 
+@pytest.mark.long
 @on_demand
 def test_files_with_a_right_checksum_that_cannot_be_loaded(tmp_path):
     """LLVM would end the process, or find no function. They are compiled again."""

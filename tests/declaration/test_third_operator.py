@@ -59,6 +59,7 @@ def run_in(folder, script):
     ).stdout
 
 
+@pytest.mark.long
 @on_demand
 def test_one_file(tmp_path):
     copy_package(tmp_path, "fold/shift.py", operator_file())

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from support.backends import BACKENDS, IN_SESSIONS, ORT_VERSION, quiet, run_session
+from support.backends import ALL_BACKENDS, BACKENDS, IN_SESSIONS, ORT_VERSION, quiet, run_session
 from support.cases import (
     DEFORM_CONV,
     TOLERANCE,
@@ -21,7 +21,7 @@ from support.cases import (
     operator,
     parsed,
 )
-from support.selection import each_dtype, each_on_backends
+from support.selection import each_dtype, in_turn, long_unless
 from support.written import node_in_a_function
 
 import onnx_ops
@@ -38,7 +38,9 @@ NOT_EMPTY = [
 OF_TWO_AXES = [c for c in NOT_EMPTY if len(c.shapes[0]) == 4]  # what ONNX Runtime's kernel takes
 
 
-@each_on_backends(NOT_EMPTY)
+@pytest.mark.parametrize(
+    ("run", "case"), in_turn(ALL_BACKENDS, NOT_EMPTY), indirect=["run"], ids=str
+)
 def test_without_offsets_it_is_convolution(run, case):
     """ONNX Runtime's own Conv, in which a mask of one half is half the weights."""
     inputs = case.inputs("float32")
@@ -115,7 +117,12 @@ def test_nothing_is_read_outside(dtype):
 
 
 @each_dtype("float32", "float64")
-@pytest.mark.parametrize("image", [(6, 7), (1, 7), (7, 1), (4, 5, 6), (4, 1, 5), (9,)], ids=str)
+@pytest.mark.parametrize(
+    ("run", "image"),
+    in_turn(ALL_BACKENDS, [(6, 7), (1, 7), (7, 1), (4, 5, 6), (4, 1, 5), (9,)]),
+    indirect=["run"],
+    ids=str,
+)
 def test_pixels_are_infinite_only_where_they_are_read(run, image, dtype):
     axes = len(image)
     case = deform_conv("infinite", (1, 4, *image), (2, 4, *[1] * axes), mask=True, extent=1.2)
@@ -158,12 +165,13 @@ def test_output_channels_do_not_depend_on_each_other():
         np.testing.assert_allclose(y[:, m : m + 1], alone, rtol=TOLERANCE["float32"], atol=1e-6)
 
 
-def test_the_workspace_is_bounded():
+@pytest.mark.parametrize("rounds", [500, long_unless(False, 2000)])
+def test_the_workspace_is_bounded(rounds):
     """Whatever sizes the model states, a tile gets at most a megabyte, and there are at most 64
     tiles. Some get a quarter of that, so large plans are among them.
     """
     rng, most, ours = np.random.default_rng(0), 0, operator("", "DeformConv")
-    for _ in range(2000):
+    for _ in range(rounds):
         axes, batch = rng.integers(1, 4), 2 ** rng.integers(0, 20)
         kernel, image = 2 ** rng.integers(0, 6, axes), 2 ** rng.integers(0, 16, axes)
         group, offset_group = 2 ** rng.integers(0, 8, 2)
@@ -208,8 +216,7 @@ def usual_in(form):
     return replace(USUAL, attributes=attributes)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "form"), in_turn([*BACKENDS], [*FORMS]))
 def test_forms_of_attributes(backend, form):
     """Each gives the same bits as the attributes of USUAL."""
     inputs = USUAL.inputs("float32")

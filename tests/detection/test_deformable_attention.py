@@ -4,8 +4,9 @@ at the edges.
 
 import numpy as np
 import pytest
+from support.backends import ALL_BACKENDS
 from support.cases import ATTENTION, TOLERANCE, attention, case_named
-from support.selection import each_dtype, each_on_backends
+from support.selection import each_dtype, in_turn
 
 import onnx_ops
 
@@ -24,7 +25,9 @@ def levels_of(sizes):
 
 
 @each_dtype("float32", "float64")
-@each_on_backends(NOT_EMPTY)
+@pytest.mark.parametrize(
+    ("run", "case"), in_turn(ALL_BACKENDS, NOT_EMPTY), indirect=["run"], ids=str
+)
 def test_is_weighted_sums_of_samples(run, case, dtype):
     """The samples are GridSample's, at the same places."""
     value, sizes, locations, weights = case.inputs(dtype)

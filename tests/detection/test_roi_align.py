@@ -5,7 +5,14 @@ RoiAlign.
 import numpy as np
 import onnxruntime as ort
 import pytest
-from support.backends import BACKENDS, ORT_VERSION, quiet, run_session, with_extensions
+from support.backends import (
+    ALL_BACKENDS,
+    BACKENDS,
+    ORT_VERSION,
+    quiet,
+    run_session,
+    with_extensions,
+)
 from support.cases import (
     MMCV_ROI_ALIGN,
     MMCV_ROI_ALIGN_OPTIONS,
@@ -18,7 +25,7 @@ from support.cases import (
     roi_align_case,
     rotated_roi_align,
 )
-from support.selection import each_dtype, each_on_backends
+from support.selection import each_dtype, each_on_backends, some_of
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -69,8 +76,11 @@ def test_onnxruntime_agrees(case, dtype):
     )
 
 
-@pytest.mark.parametrize("ratio", [0, 1, 2])
-@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize(
+    ("run", "mode", "ratio"),
+    some_of(ALL_BACKENDS, ["avg", "max"], [0, 1, 2]),
+    indirect=["run"],
+)
 def test_only_pixels_around_samples_are_read(run, mode, ratio):
     """All others are NaN, those with a weight of 0 among them.
 
@@ -251,9 +261,14 @@ def session_of(backend, proto):
     return onnx_ops.InferenceSession(proto.SerializeToString(), quiet(), backend=backend)
 
 
-@pytest.mark.parametrize("opset", [10, 13, 15, 16, 18, 21, 22, 23])
-@pytest.mark.parametrize("is_constant", [False, True], ids=["inputs", "constants"])
-@pytest.mark.parametrize("backend", ["native", "extensions", "lowered", "registered"])
+@pytest.mark.parametrize(
+    ("opset", "is_constant", "backend"),
+    some_of(
+        [10, 13, 15, 16, 18, 21, 22, 23],
+        [False, True],
+        ["native", "extensions", "lowered", "registered"],
+    ),
+)
 def test_without_coordinate_transformation_mode_each_version_has_its_default(
     backend, is_constant, opset, kernels_made
 ):

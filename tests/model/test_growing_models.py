@@ -37,12 +37,11 @@ def test_steps_grow_with_a_family(name: str, door: Door, tmp_path: Path) -> None
     "door",
     [
         register,
-        lower,
-        *(pytest.param(door, marks=pytest.mark.long) for door in (optimize, inspect)),
+        *(pytest.param(door, marks=pytest.mark.long) for door in (lower, optimize, inspect)),
     ],
 )
 def test_steps_grow_with_all_families(door: Door, tmp_path: Path) -> None:
-    assert_steps_linear(lambda count: door(model((name, count) for name in FAMILIES), tmp_path), 3)
+    assert_steps_linear(lambda count: door(model((name, count) for name in FAMILIES), tmp_path), 2)
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in STRANGE])

@@ -13,6 +13,7 @@ from support.backends import IN_SESSIONS, quiet, run_session
 from support.cases import Case, assert_close, case_named, expected_of, model
 from support.growth import assert_linear, assert_steps_linear
 from support.processes import python
+from support.selection import long_unless
 
 import onnx_ops
 
@@ -192,14 +193,20 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def good():
-    """A session that exists before the test must work after it, and so must a new one."""
+@pytest.fixture(scope="module")
+def before():
+    """A model, its inputs, and a session that exists before the tests."""
     inputs = OVERLAPPING.inputs("float32")
     proto = model("", "Col2Im", inputs, OVERLAPPING.attributes).SerializeToString()
-    before = onnx_ops.InferenceSession(proto, quiet())
+    return proto, inputs, onnx_ops.InferenceSession(proto, quiet())
+
+
+@pytest.fixture
+def good(before):
+    """The session from before must work after the test, and so must a new one."""
     yield
-    for session in (before, onnx_ops.InferenceSession(proto, quiet())):
+    proto, inputs, old = before
+    for session in (old, onnx_ops.InferenceSession(proto, quiet())):
         assert_close(run_session(session, inputs), expected_of(OVERLAPPING, inputs), "float32")
 
 
@@ -217,8 +224,16 @@ def output(hostile, backend):
     return y
 
 
-@pytest.mark.parametrize("backend", ["native", "extensions"])
-@pytest.mark.parametrize("hostile", HOSTILE, ids=str)
+# The short run has both backends for what they do differently.
+@pytest.mark.parametrize(
+    ("hostile", "backend"),
+    [
+        long_unless(backend == "native" or hostile.extensions != "", hostile, backend)
+        for hostile in HOSTILE
+        for backend in ("native", "extensions")
+    ],
+    ids=str,
+)
 def test_hostile_model(hostile, backend, good):
     message = hostile.message(backend)
     if message is None:
@@ -481,7 +496,12 @@ GROWING = {
 }
 
 
-@pytest.mark.parametrize("make", GROWING.values(), ids=GROWING)
+LIKE_OTHERS = ("one chain that passes attributes on", "many calls of each")
+
+
+@pytest.mark.parametrize(
+    "make", [long_unless(name not in LIKE_OTHERS, make, id=name) for name, make in GROWING.items()]
+)
 def test_steps_of_functions_grow_with_the_model(make):
     def prepare(count):
         proto = make(count)
@@ -502,9 +522,10 @@ def test_a_type_with_a_number_beyond_32_bits():
     assert "ai_onnx_GridSample" in {node.op_type for node in onnx_ops.lower(proto).graph.node}
 
 
+@pytest.mark.long  # test_steps_of_functions_grow_with_the_model has chains, too
 def test_time_of_a_long_chain_of_functions_grows_with_its_length():
     def prepare(length):
         proto = chain(length)
         return lambda: onnx_ops.optimize(proto)
 
-    assert_linear(prepare, 400)
+    assert_linear(prepare, 200)

@@ -76,23 +76,35 @@ def through_extensions(path):
     return onnx_ops.InferenceSession(path, quiet(), backend="extensions")
 
 
-ROUTES = [
-    through_our_session,
-    through_options,
-    pytest.param(through_extensions, marks=needs_extensions),
-]
+ROUTES = {through_our_session: (), through_options: (), through_extensions: [needs_extensions]}
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("directory", DIRECTORIES, ids=name_of)
+def of_routes():
+    """Models by routes; the short run has our session for all, and the others for every fourth."""
+    for k, directory in enumerate(DIRECTORIES):
+        for route, marks in ROUTES.items():
+            of_all = route is through_our_session or k % 4 == 0
+            later = [*directory.marks, *(() if of_all else [pytest.mark.long])]
+            yield pytest.param(*directory.values, route, marks=[*marks, *later])
+
+
+@pytest.mark.parametrize(
+    ("directory", "route"), [*of_routes()], ids=lambda v: v.__name__ if callable(v) else name_of(v)
+)
 def test_model(directory, route, kernels_made):
     assert_outputs(route(directory / "model.onnx"), directory)
     assert len(kernels_made) == (route is not through_extensions)
 
 
+# One of each operator, whose other examples test_model has in sessions.
+FIRST = {
+    (e.domain, e.op_type): e for e in reversed(EXAMPLES) if OF_INTEGERS not in e.domain + e.name
+}.values()
+
+
 @pytest.mark.parametrize(
     "example",
-    [long_unless(OF_INTEGERS not in e.domain + e.name, e) for e in EXAMPLES],
+    [long_unless(any(e is each for each in FIRST), e) for e in EXAMPLES],
     ids=lambda e: e.name,
 )
 def test_every_backend_gives_what_the_specification_prints(example):
@@ -103,8 +115,18 @@ def test_every_backend_gives_what_the_specification_prints(example):
         np.testing.assert_allclose(got, example.output, **tolerance, err_msg=name)
 
 
+NAMES_OF_FIRST = {f"{e.domain or 'ai.onnx'}/{e.name}" for e in FIRST}
+
+
 @needs_extensions
-@pytest.mark.parametrize("directory", DIRECTORIES, ids=name_of)
+@pytest.mark.parametrize(
+    "directory",
+    [
+        long_unless(not d.marks and name_of(*d.values) in NAMES_OF_FIRST, *d.values)
+        for d in DIRECTORIES
+    ],
+    ids=name_of,
+)
 def test_lowered_twin(directory, caplog):
     """Lowered models need only `import onnx_ops` and the documented registration of
     onnxruntime-extensions.

@@ -109,6 +109,7 @@ def test_our_col2im_shape_agrees_with_onnx():
     ]
 
 
+@pytest.mark.long  # as does that of the next test
 def test_the_process_ends_well():
     """onnx keeps registered schemas until after the interpreter's end; before 1.23 that hung or
     crashed.
@@ -129,7 +130,7 @@ def test_threads_that_register_another_declaration_at_once(monkeypatch):
 
     def slowly(operator):
         found = has(operator)
-        time.sleep(0.1)
+        time.sleep(0.02)
         return found
 
     def declared():

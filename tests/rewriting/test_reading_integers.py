@@ -40,7 +40,7 @@ pytestmark = pytest.mark.any_library
 
 SIZES = 2, 6, 4, 3
 # Seeds, and how many models each of them makes.
-FEW = [(0, 20), *(long_unless(False, seed, 50) for seed in range(4))]
+FEW = [(0, 10), *(long_unless(False, seed, 50) for seed in range(4))]
 
 
 def main_reader(proto: onnx.ModelProto) -> Reader:

@@ -75,7 +75,16 @@ def run(proto, inputs, shape=None):
 
 
 LIKE_OTHERS = {  # in what is computed, or in why ONNX Runtime's nodes are left
+    "two axes, corners",
     "three axes, corners",
+    "one row",
+    "cubic",
+    "factors swapped",
+    "the axis of the sum kept",
+    "other coordinates",
+    "a theta that broadcasts",
+    "a base that is bent",
+    "every matrix, row and column",
     "one column",
     "the axis of the sum from the front",
     "one image",

@@ -696,6 +696,7 @@ def test_one_of_very_many_parts():
     assert next(graphs_of(Model(proto))).type(part).shape == (1, 3)
 
 
+@pytest.mark.long  # test_constants_that_no_node_can_make has others, in another process
 def test_a_division_that_ends_the_process(tmp_path):
     """It is ONNX Runtime's, of the least integer by -1.
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from support.rewriting import compare, near_miss
 from support.rewriting_cases import KERNEL, PRODUCTS
-from support.selection import by_type, few, of_names
+from support.selection import but_names, by_type, few, in_turn, of_names
 from support.written import PRODUCT, unfold, unfold_product, windows
 
 from onnx_ops.rewriting import rewritten
@@ -30,7 +30,21 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("name", by_type(PRODUCTS))
+LIKE_OTHERS = {  # and what test_product_of_open_sizes and test_reading.py have
+    "over channels, mean",
+    "over channels, image axes, batch of one",
+    "over channels, Einsum",
+    "over channels, blocks first",
+    "over channels, factors first",
+    "over channels, one block along an axis, blocks first",
+    "over channels, axis kept",
+    "over channels, axis from the end",
+    "over positions, one group",
+    "over positions, two axes",
+}
+
+
+@pytest.mark.parametrize("name", by_type(but_names(PRODUCTS, LIKE_OTHERS)))
 def test_product(name):
     case = PRODUCTS[name]
     nodes, findings = compare(unfold_product(**case))
@@ -54,11 +68,12 @@ def test_product_of_open_sizes(name):
     proto = unfold_product(
         **OPEN[name], open_sizes=True, kernel=(3, 3), pads=(1, 1, 1, 1), image=(6, 5)
     )
-    for batch, height, width in (2, 6, 5), (1, 1, 1), (3, 2, 9):
-        sizes = {"n": batch, "size_0": height, "size_1": width}
-        nodes, _ = compare(proto, sizes)
-        assert OPERATOR in nodes
-        assert not {"Im2Col", "Einsum", "ReduceSum", "ReduceMean"} & {*nodes}
+    sizes = ((2, 6, 5), (1, 1, 1), (3, 2, 9))
+    nodes, _ = compare(
+        proto, *(dict(zip(("n", "size_0", "size_1"), each, strict=True)) for each in sizes)
+    )
+    assert OPERATOR in nodes
+    assert not {"Im2Col", "Einsum", "ReduceSum", "ReduceMean"} & {*nodes}
 
 
 def used(name):
@@ -131,7 +146,15 @@ def test_product_of_other_axes(name):
     assert not {"Einsum", "MatMul", "ReduceSum"} & {*nodes}
 
 
-@pytest.mark.parametrize("name", by_type(MISSES))
+SAME_REASONS = {  # as another miss has
+    "over the batch",
+    "over nothing",
+    "factors of channels and positions",
+    "factors for rows of blocks",
+}
+
+
+@pytest.mark.parametrize("name", by_type(but_names(MISSES, SAME_REASONS)))
 def test_near_miss(name):
     case, expected = MISSES[name]
     (reason,) = near_miss(unfold_product(**case), also=["Im2Col"])
@@ -194,11 +217,15 @@ def test_windows_with_their_blocks_first(kernel, steps):
     assert not {"Im2Col", "Einsum"} & {*nodes}
 
 
-@pytest.mark.parametrize("settings", [
+ENLARGED = [
     {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"},
     {"mode": "nearest"}, {"mode": "linear"},
-])  # fmt: skip
-@pytest.mark.parametrize("scales", [(2, 3), (1, 1), (2.2, 3)], ids=str)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scales", "settings"), in_turn([(2, 3), (1, 1), (2.2, 3)], ENLARGED), ids=str
+)
 def test_enlarged_windows(scales, settings):
     """CARAFE's: each column is there several times, for weights of their own."""
     if onnx.__version__.startswith("1.19."):

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 from support.backends import ORT_VERSION, quiet
-from support.selection import by_type, in_turn
+from support.selection import but_names, by_type, in_turn
 from support.written import (
     affine_grid,
     attention,
@@ -216,7 +216,7 @@ def outputs(proto, inputs):
     return onnx_ops.InferenceSession(proto.SerializeToString(), quiet()).run(None, inputs)
 
 
-@pytest.mark.parametrize(("tool", "name"), by_type(in_turn(TOOLS, NETWORKS, every=4)))
+@pytest.mark.parametrize(("tool", "name"), by_type(in_turn(TOOLS, NETWORKS)))
 def test_a_tool_before(tool, name, tmp_path):
     """Sums are rounded otherwise; so does ONNX Runtime in 16 bits, where it casts elsewhere."""
     proto, operator = NETWORKS[name]
@@ -248,7 +248,7 @@ AFTER = {  # tools, by how far results may be off, relative to the largest one
 }
 
 
-@pytest.mark.parametrize(("tool", "name"), by_type(in_turn(AFTER, NETWORKS, every=4)))
+@pytest.mark.parametrize(("tool", "name"), by_type(in_turn(AFTER, NETWORKS)))
 def test_a_tool_after(tool, name, tmp_path, monkeypatch):
     """Calibration makes a session of ONNX Runtime's, which must know our operators; programs
     compute no float16.
@@ -336,7 +336,15 @@ ROUNDED = {  # the operator, or None, and how a model differs from one that is q
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ROUNDED)
+LIKE_OTHERS = {
+    "by another step at the source",
+    "to another type on the way",
+    "by an infinite step",
+    "padded by reflection",
+}
+
+
+@pytest.mark.parametrize("name", but_names(ROUNDED, LIKE_OTHERS))
 def test_roundings_on_the_way(name):
     """What is rounded again by the step by which it was rounded stays the same; all other roundings
     stay nodes.

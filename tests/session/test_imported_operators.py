@@ -52,7 +52,7 @@ def test_the_list_is_what_the_files_declare():
         (FOLD, {"fold"}),
         long_unless(False, GRID_SAMPLE[0], {"sampling"}),
         long_unless(False, ALIGN, {"detection"}),
-        (None, set()),
+        long_unless(False, None, set()),
     ],
     ids=["fold", "sampling", "detection", "none"],
 )

@@ -19,7 +19,7 @@ from support.cases import (
     model,
 )
 from support.processes import python
-from support.selection import some_of
+from support.selection import long_unless, some_of
 from support.written import node_in_a_function
 
 import onnx_ops
@@ -46,22 +46,29 @@ def stated_shapes(proto):
     return [output_shape(proto), dimensions]
 
 
-@pytest.mark.parametrize(
-    ("operator", "dims", "how"),
-    some_of(
-        [o for o in OPERATORS if o not in OTHERS],
-        ["fixed", "symbolic", "none"],
-        ["", "by the caller", "by default"],
-    ),
-    ids=lambda each: each if isinstance(each, str) else each.title,
+MODELS = some_of(
+    [o for o in OPERATORS if o not in OTHERS],
+    ["fixed", "symbolic", "none"],
+    ["", "by the caller", "by default"],
 )
-def test_stated_shapes_are_real(operator, dims, how):
+MODELS = [
+    *(pytest.param(*row.values, 7, marks=row.marks) for row in MODELS),
+    *(long_unless(False, *row.values, 1) for row in MODELS if "" in row.values),
+]
+
+
+@pytest.mark.parametrize(
+    ("operator", "dims", "how", "every"),
+    MODELS,
+    ids=lambda each: getattr(each, "title", str(each)) if not isinstance(each, str) else each,
+)
+def test_stated_shapes_are_real(operator, dims, how, every):
     """What is stated before the run is what comes out: sizes are equal, and names stand for the
     inputs' sizes.
     """
     cases = [c for c in CASES if c.operator is operator and not np.isinf(c.extent)]
     assert cases
-    for case in cases[:: 1 if not how else 7]:
+    for case in cases[::every]:
         inputs = case.inputs("float32")
         names = [i.name + "_in" * (i.name == "y") for i in operator.inputs]
         sizes = {
@@ -117,6 +124,7 @@ def test_what_is_known_of_an_output(case, fixed, symbolic, none):
         )
 
 
+@pytest.mark.long
 def test_names_of_sizes_differ_by_process(tmp_path):
     """A model may have them from another process, by way of `get_outputs`.
 

@@ -354,9 +354,7 @@ PROGRAMS = {
 
 
 # Other tests here have programs that find the class by its name, or replace it.
-@pytest.mark.parametrize(
-    "name", [long_unless(name in ("imported later", "in a process"), name) for name in PROGRAMS]
-)
+@pytest.mark.parametrize("name", [long_unless(name == "in a process", name) for name in PROGRAMS])
 def test_program(name, path, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAMS[name])
@@ -366,11 +364,12 @@ def test_program(name, path, tmp_path):
         assert f"onnx_ops: session of {path}: onnx_ops runs GridSample" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replacement", [
     "lambda *given: onnx_ops.InferenceSession(*given)",
-    long_unless(False, "functools.partial(onnx_ops.InferenceSession, optimize=True)"),
-    long_unless(False, "type('Wrapper', (), {'__init__': lambda self, path: setattr(self, 'made', "
-    "onnx_ops.InferenceSession(path))})"),
+    "functools.partial(onnx_ops.InferenceSession, optimize=True)",
+    "type('Wrapper', (), {'__init__': lambda self, path: setattr(self, 'made', "
+    "onnx_ops.InferenceSession(path))})",
 ])  # fmt: skip
 def test_a_program_may_replace_the_class_before_onnx_ops_needs_it(replacement, path):
     code = (
@@ -386,7 +385,13 @@ def test_a_program_may_replace_the_class_before_onnx_ops_needs_it(replacement, p
 
 
 def test_modules_and_their_options_belong_to_the_program(tmp_path):
-    (tmp_path / "module.py").write_text("import sys; print(sys.argv[1:]); sys.exit(7)")
+    """And the environment's sitecustomize is imported."""
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = True\n")
+    (tmp_path / "module.py").write_text(
+        "import sitecustomize, sys\n"
+        "print(sys.argv[1:], customized, sitecustomize.__file__)\n"
+        "sys.exit(7)"
+    )
     done = run_program(
         tmp_path,
         "-m",
@@ -398,7 +403,8 @@ def test_modules_and_their_options_belong_to_the_program(tmp_path):
         check=False,
         PYTHONPATH=tmp_path,
     )
-    assert done.stdout == "['--optimize', '--help', '--', '-m']\n"
+    customized = f"True {tmp_path / 'sitecustomize.py'}"
+    assert done.stdout == f"['--optimize', '--help', '--', '-m'] {customized}\n"
     assert done.returncode == 7
 
 
@@ -438,15 +444,7 @@ def test_the_path_of_modules_gets_one_folder(before):
     assert installation.environment(inside, None) == ({"PYTHONPATH": before} if before else {})
 
 
-def test_the_sitecustomize_of_the_environment_is_imported(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = True\n")
-    (tmp_path / "program.py").write_text(
-        "import sitecustomize\nprint(customized, sitecustomize.__file__)"
-    )
-    done = run_program(tmp_path, "program.py", PYTHONPATH=tmp_path)
-    assert done.stdout == f"True {tmp_path / 'sitecustomize.py'}\n"
-
-
+@pytest.mark.long
 def test_a_sitecustomize_that_fails_changes_nothing(path, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import no_such_module\n")
     (tmp_path / "program.py").write_text(PROGRAMS["by name"])

@@ -26,7 +26,8 @@ from onnx_ops.sampling import grid_sample_kernels as grid_sample
 OVERLAPPING = case_named("overlapping")
 PATIENCE = 600  # seconds: longer than a busy machine needs
 SMALL = [c for c in CASES if sum(int(np.prod(s)) for s in c.shapes) < 4000]
-FEW = few({c.name: c.axes for c in SMALL if c.extent < np.inf})  # infinite inputs change no plan
+# Infinite inputs change no plan.
+FEW = few({c.name: c.axes for c in SMALL if c.extent < np.inf}, together=1)
 LONGEST = ("affine_large_volumes_bicubic", "rotated_many_regions_of_many_samples")
 
 
@@ -100,6 +101,7 @@ print(onnx_ops.col2im(x, [1], [size], pads=[0, size - 1]).ravel())
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the limit is Linux's")
 def test_a_block_of_2_27_pixels_in_little_memory():
     done = python(LONG_BLOCK)
@@ -130,7 +132,7 @@ def test_tiles_side_by_side_have_workspaces_of_their_own(monkeypatch):
     monkeypatch.setattr(system, "available_cpus", lambda: range(64))
     monkeypatch.setattr(threads, "_requests", threads.SimpleQueue())
     monkeypatch.setattr(threads, "_helpers", 0)
-    for _ in range(5):
+    for _ in range(2):
         np.testing.assert_array_equal(
             onnx_ops.col2im(x, *sizes, threads=64, **attributes), expected
         )
@@ -148,13 +150,13 @@ def test_no_tile_runs_after_a_call_was_interrupted(ending):
             raise ending
         begun.append(index)
         helping.set()
-        time.sleep(0.2)
+        time.sleep(0.1)
         ended.append(index)
 
     with pytest.raises(ending):
         threads.on_threads(tile, 1000, 2)
     assert begun == ended
-    time.sleep(0.3)
+    time.sleep(0.15)
     assert len(begun) == len(ended) == 1
 
 
@@ -174,7 +176,7 @@ def test_an_interrupt_while_helpers_are_waited_for(monkeypatch):
             assert helping.wait(PATIENCE)
         else:
             helping.set()
-            time.sleep(0.2)
+            time.sleep(0.1)
             ended.append(index)
 
     monkeypatch.setattr(threads, "SimpleQueue", Interrupted)
@@ -209,7 +211,7 @@ def test_no_more_tiles_at_a_time_than_parts_of_the_workspace():
 
     def tile(index):
         running.append(index)
-        time.sleep(0.005)
+        time.sleep(0.002)
         most.append(len(running))
         running.remove(index)
 

@@ -14,7 +14,7 @@ from onnx import helper
 from support.backends import ORT_VERSION, quiet
 from support.cases import COL2IM, model
 from support.growth import assert_linear
-from support.selection import by_type, long_unless, some_of
+from support.selection import by_type, in_turn, long_unless, some_of
 
 import onnx_ops
 from onnx_ops.cli.console import one_line
@@ -67,6 +67,7 @@ def test_names_of_inputs_make_no_refusal(count):
         assert str(error).startswith("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Invalid")
 
 
+@pytest.mark.long  # the time of a refusal behind a name stands for it in the short run
 def test_time_of_a_refused_name_grows_with_its_length():
     session, feeds = col2im()
     assert_linear(
@@ -85,8 +86,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("count", [1, 8_000])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "count"), in_turn(NAMES, [1, 8_000]))
 def test_names_of_nodes_make_no_refusal(name, count):
     """Also of ONNX Runtime's own nodes, and in the messages of commands."""
     name = NAMES[name](count)
@@ -98,8 +98,7 @@ def test_names_of_nodes_make_no_refusal(name, count):
     assert len(one_line(error)) <= len(str(error))
 
 
-@pytest.mark.parametrize("count", [1, 8_000])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "count"), in_turn(NAMES, [1, 8_000]))
 def test_a_refusal_is_found_behind_any_name(name, count):
     session, feeds = col2im(NAMES[name](count), WRONG_SIZE)
     error = failure(session.run, None, feeds)
@@ -107,9 +106,7 @@ def test_a_refusal_is_found_behind_any_name(name, count):
     assert (error.operator, error.argument) == ("Col2Im", "shape of input")
 
 
-@pytest.mark.parametrize(
-    "name", [long_unless(name in ("status messages", "nodes"), name) for name in NAMES]
-)
+@pytest.mark.parametrize("name", [long_unless(name == "status messages", name) for name in NAMES])
 def test_time_of_a_refusal_grows_with_the_name_of_the_node(name):
     def prepare(count):
         session, feeds = col2im(NAMES[name](count), WRONG_SIZE)
@@ -131,8 +128,7 @@ def test_a_refusal_of_a_named_node_when_a_session_is_made(name):
     assert error.operator.startswith("Col2Im (node ")
 
 
-@pytest.mark.parametrize("count", [1, 8_000])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "count"), in_turn(NAMES, [1, 8_000]))
 def test_names_of_nodes_of_invalid_models(name, count):
     """ONNX Runtime's message has the name twice."""
     proto = onnx.ModelProto.FromString(reshape(NAMES[name](count)))
@@ -142,6 +138,7 @@ def test_names_of_nodes_of_invalid_models(name, count):
         assert not isinstance(failure(make, content, quiet()), onnx_ops.OpError)
 
 
+@pytest.mark.long
 def test_time_of_an_invalid_model_grows_with_the_name_of_a_node():
     def prepare(count):
         content = reshape(FORGED * count).replace(b"Reshape", b"Reshap_")
@@ -205,7 +202,7 @@ def test_what_a_body_raises_is_its_operators_failure(text, operator):
 
 PARALLEL = {"execution_mode": ort.ExecutionMode.ORT_PARALLEL, "inter_op_num_threads": 4}
 MODES = {"sequential": {}, "parallel": PARALLEL}
-THREADS = 8
+THREADS, REPEATS = 8, 4
 
 
 def col2im_content(count: int = 1) -> bytes:
@@ -260,13 +257,13 @@ def test_each_of_many_threads_gets_its_own_error(mode, run, nodes):
     def fail_again_and_again(k: int) -> list[tuple[str, ...]]:
         feeds, _ = wrong_feeds(k)
         together.wait()
-        return [failure(RUNS[run], session, feeds).args for _ in range(10)]
+        return [failure(RUNS[run], session, feeds).args for _ in range(REPEATS)]
 
     with ThreadPoolExecutor(THREADS) as pool:
         outcomes = list(pool.map(fail_again_and_again, range(THREADS)))
     expected = [wrong_feeds(k)[1].args for k in range(THREADS)]
     assert len(set(expected)) == THREADS
-    assert outcomes == [[args] * 10 for args in expected]
+    assert outcomes == [[args] * REPEATS for args in expected]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -336,9 +333,9 @@ def catching(x, *, which: str):
     return x
 
 
-@pytest.mark.parametrize("where", ["before", "in a body"])
-@pytest.mark.parametrize("which", REFUSED)
-@pytest.mark.parametrize("has_text", [True, False])
+@pytest.mark.parametrize(
+    ("where", "which", "has_text"), some_of(["before", "in a body"], REFUSED, [True, False])
+)
 def test_an_error_of_onnx_runtime_after_another_refusal(which, where, has_text, monkeypatch):
     """It stays ONNX Runtime's, even if a node's name in it is the message of that refusal, or it
     has no text.
@@ -460,8 +457,7 @@ def talking(x, *, length: int):
     raise OSError("a" + "\u20ac" * length)
 
 
-@pytest.mark.parametrize("length", [1, 1300, 1400, 10**6])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("length", "mode"), in_turn([1, 1300, 1400, 10**6], MODES))
 def test_a_long_message_of_a_body(mode, length):
     """ONNX Runtime gets its beginning, in whole characters."""
     value = helper.make_tensor_value_info

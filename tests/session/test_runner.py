@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from support.cases import GRID_SAMPLE, model
-from support.selection import long_unless
 
 import onnx_ops
 from onnx_ops.session import runner
@@ -123,9 +122,9 @@ class Scaled(onnx_ops.Runner):
         return {"y": super().__call__(batch)["y"] * self.factor}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("kind", "arguments", "factor"),
-    [long_unless(False, onnx_ops.Runner, [], 1), (Scaled, [2], 2)],
+    ("kind", "arguments", "factor"), [(onnx_ops.Runner, [], 1), (Scaled, [2], 2)]
 )
 def test_the_map_of_an_engine(kind, arguments, factor, tmp_path):
     (tmp_path / "model.onnx").write_bytes(proto())

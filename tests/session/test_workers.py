@@ -97,6 +97,7 @@ def _(x, index, count, workspace, y):
 """
 
 
+@pytest.mark.long
 def test_they_import_from_where_this_process_does(tmp_path: Path) -> None:
     """The current folder is no such place, even before a program's first statement."""
     here, there = tmp_path / "here", tmp_path / "there"

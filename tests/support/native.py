@@ -82,7 +82,7 @@ def build(
     ]
     sources += [levels, write_custom(custom, folder)]
     inform = partial(subprocess.run, check=True, cwd=folder)
-    inform([compiler, *sanitizers, *FLAGS, f"-I{SOURCES}", f"-I{HARNESS}", "-c", *sources])
+    inform([compiler, *FLAGS, *sanitizers, f"-I{SOURCES}", f"-I{HARNESS}", "-c", *sources])
     made = [*kernels, *(Path(folder) / f"{source.stem}.o" for source in sources)]
     inform(
         ["ld", "-r", *WRAPPED, *made, "-o", f"{main}.whole.o"]

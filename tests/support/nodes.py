@@ -23,8 +23,12 @@ JOIN = declaration_of(custom_operators.join)
 BLEND = declaration_of(custom_functions.blend)
 IN_PYTHON = [JOIN, *(replace(o, name=f"Plain{o.name}") for o in (TOPK, ABOVE, WINDOW))]
 WITH_KERNELS = [TOPK, ABOVE, COMBINE, WINDOW, BLEND]
-TYPES = {o: ["float32"] for o in OPERATORS} | {
-    o: ["float16", "bfloat16", "float32", "int16"] for o in WITH_KERNELS
+TYPES = {o: ["float32"] for o in OPERATORS} | {  # with those of CUSTOM
+    TOPK: ["float16", "float32"],
+    ABOVE: ["float32"],
+    COMBINE: ["float16", "bfloat16", "float32"],
+    WINDOW: ["float32", "int16"],
+    BLEND: ["float16", "float32"],
 }
 SAFE = [ABOVE, COMBINE]  # the kernels of the others trust their inputs' sizes
 MOST_BYTES = 2**16  # of a description, unless an operator has no smaller one

@@ -135,6 +135,7 @@ def together(works):
 SETUP = (
     BARE_SETUP
     + """
+sys.modules["torch"] = None  # which onnxruntime-extensions would import
 from support.backends import IN_SESSIONS, quiet, run_session
 from support.cases import GRID_SAMPLE, assert_close, case_named, expected_of, model
 

@@ -61,6 +61,7 @@ def test_output_without_room_is_a_sentence(arguments, unbuffered):
         assert ended(arguments, unbuffered, stdout=full) == expected
 
 
+@pytest.mark.long
 def test_a_file_without_room_is_named(tmp_path):
     resource = pytest.importorskip("resource")
 
@@ -75,12 +76,13 @@ def test_a_file_without_room_is_named(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize(
     ("arguments", "stream", "code"),
     [
         (["--help"], partial(open, FULL, "w"), 3),
-        long_unless(False, ["run", "nothing"], closed_pipe, 141),
+        (["run", "nothing"], closed_pipe, 141),
     ],
     ids=["no room", "a closed pipe"],
 )

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from support.processes import PATIENCE, SETUP, TESTS
-from support.selection import long_unless, on_demand
+from support.selection import on_demand
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="no single process can be sent a SIGINT there"
@@ -88,7 +88,8 @@ WORKS = {
 
 
 @on_demand
-@pytest.mark.parametrize("work", [long_unless(work == "session", work) for work in WORKS])
+@pytest.mark.long
+@pytest.mark.parametrize("work", WORKS)
 def test_ctrl_c_while_a_kernel_compiles(work, tmp_path):
     """Ctrl-C ends a program that catches every Exception."""
     out, err, code = interrupted(f"serve(lambda: {WORKS[work]})", tmp_path)

@@ -101,6 +101,7 @@ def test_threads_that_look_up_and_import(hook):
 
 PLAIN_SESSION = """
 import importlib.util, sys, threading
+sys.modules["torch"] = None  # which onnxruntime-extensions would import
 import onnx_ops
 assert importlib.util.find_spec("onnxruntime_extensions") is not None
 assert "onnxruntime_extensions" not in sys.modules
