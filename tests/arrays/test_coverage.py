@@ -36,6 +36,7 @@ from support.selection import (
     each_dtype,
     has_representative_types,
     in_turn,
+    is_representative,
     long_unless,
     of_cases,
 )
@@ -211,9 +212,21 @@ OF_ANY_TYPE = [
 ]  # fmt: skip
 
 
-@each_dtype(*(t for t in dtypes.ALL if t not in FLOAT_32_64))
 @pytest.mark.parametrize(
-    ("run", "case"), in_turn(ALL_BACKENDS, OF_ANY_TYPE), indirect=["run"], ids=str
+    ("run", "case", "dtype"),
+    [
+        long_unless(
+            not in_turns.marks
+            and is_representative(in_turns.values[1].op_type, dtype, mode="nearest"),
+            *in_turns.values,
+            dtype,
+        )
+        for in_turns in in_turn(ALL_BACKENDS, OF_ANY_TYPE)
+        for dtype in dtypes.ALL
+        if dtype not in FLOAT_32_64
+    ],
+    indirect=["run"],
+    ids=str,
 )
 def test_other_types_on_every_backend(run, case, dtype):
     """Col2Im, GridSample with mode nearest, and Im2Col."""

@@ -45,7 +45,9 @@ def is_representative(
     in_16_bits = (
         dtype == "float16" and op_type == "GridSample" and mode in (None, "bilinear", "linear")
     )
-    is_known = dtype in REPRESENTATIVE or in_16_bits
+    # Im2Col moves elements, of any width alike.
+    known = ("float32", "string") if op_type == "Im2Col" else REPRESENTATIVE
+    is_known = dtype in known or in_16_bits
     return is_known and grid_dtype in (None, "float32")
 
 
