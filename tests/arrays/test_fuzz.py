@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support import fuzzing
 from support.processes import python
-from support.selection import REPRESENTATIVE, each_dtype, long_unless
+from support.selection import each_dtype, long_unless
 
 from onnx_ops.declaration import dtypes
 from onnx_ops.registry import OPERATORS
@@ -13,7 +13,7 @@ from onnx_ops.registry import OPERATORS
 @pytest.mark.parametrize(
     ("count", "types", "grids"),
     [
-        (10, REPRESENTATIVE, ["float32"]),
+        (10, ["float32", "string"], ["float32"]),
         long_unless(False, 700, fuzzing.FEW_TYPES, fuzzing.FEW_GRIDS),
     ],
     ids=["10", "700"],
