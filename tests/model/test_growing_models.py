@@ -41,7 +41,7 @@ def test_steps_grow_with_a_family(name: str, door: Door, tmp_path: Path) -> None
     ],
 )
 def test_steps_grow_with_all_families(door: Door, tmp_path: Path) -> None:
-    assert_steps_linear(lambda count: door(model((name, count) for name in FAMILIES), tmp_path), 2)
+    assert_steps_linear(lambda count: door(model((name, count) for name in FAMILIES), tmp_path), 3)
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in STRANGE])

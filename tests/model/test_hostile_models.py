@@ -528,4 +528,4 @@ def test_time_of_a_long_chain_of_functions_grows_with_its_length():
         proto = chain(length)
         return lambda: onnx_ops.optimize(proto)
 
-    assert_linear(prepare, 200)
+    assert_linear(prepare, 400)

@@ -924,7 +924,7 @@ def test_time_grows_with_the_number_of_nodes():
         proto = unfold_and_nodes(count)
         return lambda: rewritten(proto)
 
-    assert_linear(prepare, 500)
+    assert_linear(prepare, 1_000)
     _, findings = rewritten(unfold_and_nodes(500))
     assert [f.operator for f in findings] == ["Im2Col"]
 
