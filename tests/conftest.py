@@ -104,8 +104,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Let garbage collections during the tests leave out what was collected, a hundred thousand
-    objects.
+    """Let garbage collections during the tests leave out the half a million objects that there are
+    by then.
     """
     gc.freeze()
 

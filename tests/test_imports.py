@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from support.processes import TESTS
-from support.syntax import statements
 
 import onnx_ops
 
@@ -28,6 +27,16 @@ def module_name(path, package):
     """Return the dotted name of a file in a package, such as "onnx_ops.session.session"."""
     names = path.relative_to(package.parent).with_suffix("").parts
     return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+def statements(body):
+    """Yield all statements of a module's or a statement's body, without their expressions, which
+    are most of a tree.
+    """
+    for node in body:
+        yield node
+        for field in ("body", "handlers", "cases", "orelse", "finalbody"):
+            yield from statements(getattr(node, field, ()))
 
 
 @functools.cache

@@ -212,22 +212,17 @@ OF_ANY_TYPE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("run", "case", "dtype"),
-    [
-        long_unless(
-            not in_turns.marks
-            and is_representative(in_turns.values[1].op_type, dtype, mode="nearest"),
-            *in_turns.values,
-            dtype,
-        )
-        for in_turns in in_turn(ALL_BACKENDS, OF_ANY_TYPE)
-        for dtype in dtypes.ALL
-        if dtype not in FLOAT_32_64
-    ],
-    indirect=["run"],
-    ids=str,
-)
+def of_other_types():
+    """Yield parameter sets (run, case, dtype)."""
+    for row in in_turn(ALL_BACKENDS, OF_ANY_TYPE):
+        run, case = row.values
+        for dtype in dtypes.ALL:
+            if dtype not in FLOAT_32_64:
+                is_short = is_representative(case.op_type, dtype, mode="nearest") and not row.marks
+                yield long_unless(is_short, run, case, dtype)
+
+
+@pytest.mark.parametrize(("run", "case", "dtype"), [*of_other_types()], indirect=["run"], ids=str)
 def test_other_types_on_every_backend(run, case, dtype):
     """Col2Im, GridSample with mode nearest, and Im2Col."""
     if run not in (BACKENDS["function"], BACKENDS["reference"]) and "complex" in dtype:

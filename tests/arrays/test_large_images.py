@@ -26,8 +26,7 @@ CASES = [
 
 # The short run has the uncompiled kernels of small images in test_uncompiled.py.
 @pytest.mark.parametrize(
-    "large",
-    [long_unless(large, large, id="large" if large else "small") for large in (False, True)],
+    "large", [long_unless(False, False, id="small"), long_unless(True, True, id="large")]
 )
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_pixels(case, large, monkeypatch):

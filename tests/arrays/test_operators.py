@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
-from support.backends import ALL_BACKENDS, BACKENDS, run_session
+from support.backends import BACKENDS, run_session
 from support.cases import (
     CASES,
     GRID_SAMPLE_OPTIONS,
@@ -19,7 +19,7 @@ from support.cases import (
     grid_sample,
     model,
 )
-from support.selection import each_dtype, few, in_turn, long_unless, some_of
+from support.selection import each_dtype, each_in_turn, each_mode, few, long_unless
 
 import onnx_ops
 from onnx_ops.ahead import build
@@ -29,8 +29,6 @@ from onnx_ops.declaration.dtypes import INTEGERS
 
 # Cases of the short run, which together have each option; the long run has all of them.
 FEW = few({case.name: case.axes for case in CASES}, together=1)
-# The short run has each backend, each mode and each of align_corners.
-RUNS_AND_OPTIONS = some_of(ALL_BACKENDS, ["nearest", "bilinear", "bicubic"], [0, 1])
 
 
 @each_dtype("float32", "float64")
@@ -70,7 +68,7 @@ FAR_COORDINATES = [
 
 
 @each_dtype("float32", "float64")
-@pytest.mark.parametrize(("run", "mode", "align_corners"), RUNS_AND_OPTIONS, indirect=["run"])
+@each_mode()
 def test_far_coordinates(run, mode, align_corners, dtype):
     """zeros and border hold for all coordinates, and the reference agrees, also on reflection."""
     x = np.arange(1, 7, dtype=dtype).reshape(1, 1, 2, 3)
@@ -112,7 +110,7 @@ WITH_NAN = [  # for each mode, by its three names
 ]
 
 
-@pytest.mark.parametrize(("run", "mode"), in_turn(ALL_BACKENDS, range(3)), indirect=["run"])
+@each_in_turn(range(3), "mode")
 def test_nan_counts_as_minus_one(run, mode):
     """In each padding mode, of images and volumes, and by mmdeploy's operator."""
     for case in WITH_NAN[mode]:
@@ -121,7 +119,7 @@ def test_nan_counts_as_minus_one(run, mode):
         np.testing.assert_array_equal(of_nan, of_minus_one, str(case))
 
 
-@pytest.mark.parametrize(("run", "mode", "align_corners"), RUNS_AND_OPTIONS, indirect=["run"])
+@each_mode()
 def test_computed_coordinates_that_are_nan(run, mode, align_corners):
     sources = {"u": (0, "n", 0, "h", "w"), "v": (0, "n", 1, "h", "w")}
     attributes = {"mode": mode, "align_corners": align_corners}
@@ -173,11 +171,7 @@ def test_nan_as_in_the_builtin_kernel(case):
     assert_close(onnx_ops.grid_sample(x, with_nan(grid), **case.attributes), y, "float32")
 
 
-@pytest.mark.parametrize(
-    ("run", "mode"),
-    in_turn(ALL_BACKENDS, ["nearest", "bilinear", "bicubic"]),
-    indirect=["run"],
-)
+@each_in_turn(["nearest", "bilinear", "bicubic"], "mode")
 def test_infinite_pixels_stay_where_they_are(run, mode):
     """A sample must not read other pixels than its own, not even with a weight of zero."""
     x = np.zeros((1, 1, 8, 8), np.float32)

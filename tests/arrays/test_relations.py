@@ -18,7 +18,7 @@ from support.cases import (
     im2col_product,
     named,
 )
-from support.selection import by_type, in_turn, some_of
+from support.selection import by_type, each_in_turn, each_mode, some_of
 
 import onnx_ops
 from onnx_ops.arrays import functions
@@ -62,19 +62,11 @@ def all_settings(case):
 
 
 CLOSE = {"float32": 1e-5, "float64": 1e-13}
-# The short run has each backend, each mode and each of align_corners.
-RUNS_AND_OPTIONS = some_of(ALL_BACKENDS, ["nearest", "bilinear", "bicubic"], [0, 1])
 
 
 @pytest.fixture(params=by_type(CLOSE))
 def dtype(request):
     return request.param
-
-
-def each_in_turn(cases):
-    """A mark for a test of `run` and `case`; the short run has each case on one backend."""
-    rows = in_turn(ALL_BACKENDS, cases)
-    return pytest.mark.parametrize(("run", "case"), rows, indirect=["run"], ids=str)
 
 
 NOT_EMPTY = [case for case in COL2IM if 0 not in case.shapes[0]]
@@ -205,7 +197,7 @@ def identity_grid(height, width, align_corners):
     return np.stack([x, y], -1)[None]
 
 
-@pytest.mark.parametrize(("run", "mode", "align_corners"), RUNS_AND_OPTIONS, indirect=["run"])
+@each_mode()
 def test_identity_and_mirrored_grids(run, mode, align_corners, dtype):
     x = np.random.default_rng(3).standard_normal((1, 2, 6, 9)).astype(dtype)
     case = grid_sample(
@@ -231,7 +223,7 @@ def test_constant_images_stay_constant(run, mode, padding_mode, dtype):
     )
 
 
-@pytest.mark.parametrize(("run", "mode", "align_corners"), RUNS_AND_OPTIONS, indirect=["run"])
+@each_mode()
 def test_reflection_is_sampling_the_mirrored_image(run, mode, align_corners, dtype):
     """Reflection is ordinary sampling inside a larger image made of mirror images."""
     h, w = 5, 6

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from support.backends import ALL_BACKENDS, BACKENDS, IN_SESSIONS, ORT_VERSION, quiet, run_session
+from support.backends import BACKENDS, IN_SESSIONS, ORT_VERSION, quiet, run_session
 from support.cases import (
     DEFORM_CONV,
     TOLERANCE,
@@ -21,7 +21,7 @@ from support.cases import (
     operator,
     parsed,
 )
-from support.selection import each_dtype, in_turn, long_unless
+from support.selection import each_dtype, each_in_turn, in_turn, long_unless
 from support.written import node_in_a_function
 
 import onnx_ops
@@ -38,9 +38,7 @@ NOT_EMPTY = [
 OF_TWO_AXES = [c for c in NOT_EMPTY if len(c.shapes[0]) == 4]  # what ONNX Runtime's kernel takes
 
 
-@pytest.mark.parametrize(
-    ("run", "case"), in_turn(ALL_BACKENDS, NOT_EMPTY), indirect=["run"], ids=str
-)
+@each_in_turn(NOT_EMPTY)
 def test_without_offsets_it_is_convolution(run, case):
     """ONNX Runtime's own Conv, in which a mask of one half is half the weights."""
     inputs = case.inputs("float32")
@@ -117,12 +115,7 @@ def test_nothing_is_read_outside(dtype):
 
 
 @each_dtype("float32", "float64")
-@pytest.mark.parametrize(
-    ("run", "image"),
-    in_turn(ALL_BACKENDS, [(6, 7), (1, 7), (7, 1), (4, 5, 6), (4, 1, 5), (9,)]),
-    indirect=["run"],
-    ids=str,
-)
+@each_in_turn([(6, 7), (1, 7), (7, 1), (4, 5, 6), (4, 1, 5), (9,)], "image")
 def test_pixels_are_infinite_only_where_they_are_read(run, image, dtype):
     axes = len(image)
     case = deform_conv("infinite", (1, 4, *image), (2, 4, *[1] * axes), mask=True, extent=1.2)

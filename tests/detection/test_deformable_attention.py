@@ -4,9 +4,8 @@ at the edges.
 
 import numpy as np
 import pytest
-from support.backends import ALL_BACKENDS
 from support.cases import ATTENTION, TOLERANCE, attention, case_named
-from support.selection import each_dtype, in_turn
+from support.selection import each_dtype, each_in_turn
 
 import onnx_ops
 
@@ -25,9 +24,7 @@ def levels_of(sizes):
 
 
 @each_dtype("float32", "float64")
-@pytest.mark.parametrize(
-    ("run", "case"), in_turn(ALL_BACKENDS, NOT_EMPTY), indirect=["run"], ids=str
-)
+@each_in_turn(NOT_EMPTY)
 def test_is_weighted_sums_of_samples(run, case, dtype):
     """The samples are GridSample's, at the same places."""
     value, sizes, locations, weights = case.inputs(dtype)

@@ -130,7 +130,7 @@ def test_threads_that_register_another_declaration_at_once(monkeypatch):
 
     def slowly(operator):
         found = has(operator)
-        time.sleep(0.02)
+        time.sleep(0.1)
         return found
 
     def declared():

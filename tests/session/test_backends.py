@@ -211,7 +211,7 @@ def test_concurrent_runs_keep_their_errors_apart(backend, mode):
     mistakes = []
 
     def work(thread_index):
-        for turn in range(12):
+        for turn in range(30):
             if (thread_index + turn) % 2:
                 image = np.array([5, 100 * thread_index + turn + 7])
                 try:

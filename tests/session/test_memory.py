@@ -132,7 +132,7 @@ def test_tiles_side_by_side_have_workspaces_of_their_own(monkeypatch):
     monkeypatch.setattr(system, "available_cpus", lambda: range(64))
     monkeypatch.setattr(threads, "_requests", threads.SimpleQueue())
     monkeypatch.setattr(threads, "_helpers", 0)
-    for _ in range(2):
+    for _ in range(5):
         np.testing.assert_array_equal(
             onnx_ops.col2im(x, *sizes, threads=64, **attributes), expected
         )
@@ -150,13 +150,13 @@ def test_no_tile_runs_after_a_call_was_interrupted(ending):
             raise ending
         begun.append(index)
         helping.set()
-        time.sleep(0.1)
+        time.sleep(0.2)
         ended.append(index)
 
     with pytest.raises(ending):
         threads.on_threads(tile, 1000, 2)
     assert begun == ended
-    time.sleep(0.15)
+    time.sleep(0.3)
     assert len(begun) == len(ended) == 1
 
 
@@ -176,7 +176,7 @@ def test_an_interrupt_while_helpers_are_waited_for(monkeypatch):
             assert helping.wait(PATIENCE)
         else:
             helping.set()
-            time.sleep(0.1)
+            time.sleep(0.2)
             ended.append(index)
 
     monkeypatch.setattr(threads, "SimpleQueue", Interrupted)
@@ -211,7 +211,7 @@ def test_no_more_tiles_at_a_time_than_parts_of_the_workspace():
 
     def tile(index):
         running.append(index)
-        time.sleep(0.002)
+        time.sleep(0.005)
         most.append(len(running))
         running.remove(index)
 

@@ -202,7 +202,7 @@ def test_what_a_body_raises_is_its_operators_failure(text, operator):
 
 PARALLEL = {"execution_mode": ort.ExecutionMode.ORT_PARALLEL, "inter_op_num_threads": 4}
 MODES = {"sequential": {}, "parallel": PARALLEL}
-THREADS, REPEATS = 8, 4
+THREADS, REPEATS = 8, 10
 
 
 def col2im_content(count: int = 1) -> bytes:

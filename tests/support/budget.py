@@ -22,8 +22,6 @@ from pathlib import Path
 
 import onnx_ops
 
-from .syntax import statements
-
 PACKAGE = Path(onnx_ops.__file__).parent
 CODE = ".py", ".c", ".h"
 STRING = r'[A-Za-z]{0,2}(?:"""[\s\S]*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\')'
@@ -31,8 +29,7 @@ WORD = r"\d[\w.]*|\w+|<<=|>>=|[-+*/%&|^<>=!]=|->|//|\*\*|<<|>>|\+\+|--|&&|\|\||\
 COMMENT = r"#[^\n]*"
 LAST_COMMA = rf",(?=[ \t]*(?:{COMMENT})?\n(?:\s|{COMMENT})*[)\]}}])"  # which the formatter adds
 STRINGS = rf"{STRING}(?:\n\s*{STRING})*"
-NAME = r"[^\W\d]\w*+(?![\"'])"  # not the prefix of a string; most tokens are names, so it is first
-PYTHON = re.compile(rf"{NAME}|(?P<comment>{COMMENT}|{LAST_COMMA})|(?P<string>{STRINGS})|{WORD}")
+PYTHON = re.compile(rf"(?P<comment>{COMMENT}|{LAST_COMMA})|(?P<string>{STRINGS})|{WORD}")
 C = re.compile(rf"(?P<comment>//[^\n]*|/\*[\s\S]*?\*/)|(?P<string>{STRING})|{WORD}")
 IS_NAME = re.compile(r"\w+$").match
 LOADED = """
@@ -99,14 +96,6 @@ def without(spans: Iterable[tuple[int, int]], text: str) -> str:
     return content.decode()
 
 
-def with_parameters(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield nodes, and the parameters of those that define functions."""
-    for node in nodes:
-        yield node
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from (part for part in ast.walk(node.args) if isinstance(part, ast.arg))
-
-
 def uncounted(text: str) -> Iterator[tuple[int, int]]:
     """Yield (first byte, byte after the last) of each docstring, annotation and TYPE_CHECKING block
     of a module.
@@ -120,7 +109,7 @@ def uncounted(text: str) -> Iterator[tuple[int, int]]:
     def end(node: ast.AST) -> int:
         return begins[node.end_lineno - 1] + node.end_col_offset
 
-    for node in with_parameters(statements(ast.parse(text).body)):
+    for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
                 yield begin(node), end(node)

@@ -196,6 +196,20 @@ def each_on_backends(cases: Sequence[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("run", "case"), on_backends(cases), indirect=["run"], ids=str)
 
 
+def each_in_turn(cases: Sequence[Any], name: str = "case") -> pytest.MarkDecorator:
+    """A mark for a test of `run` and `name`; the short run has each case on one backend."""
+    rows = in_turn(ALL_BACKENDS, cases)
+    return pytest.mark.parametrize(("run", name), rows, indirect=["run"], ids=str)
+
+
+def each_mode() -> pytest.MarkDecorator:
+    """A mark for a test of `run`, `mode` and `align_corners` of GridSample; the short run has each
+    option once.
+    """
+    rows = some_of(ALL_BACKENDS, ["nearest", "bilinear", "bicubic"], [0, 1])
+    return pytest.mark.parametrize(("run", "mode", "align_corners"), rows, indirect=["run"])
+
+
 def names_absent_backend(parameters: Iterable[Any]) -> bool:
     """Return whether one of a test's parameters, or what it contains, is a backend that can't run
     here.

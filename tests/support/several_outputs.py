@@ -48,11 +48,11 @@ CASES = {
         (BATCH[:, :0], scores(2, 3, 0), ROTATED),
         (BATCH, scores(2, 0, 40), ROTATED),
         (BATCH * f32([1, 1, 0, 1, 1]), scores(2, 2, 40), {**ROTATED, "iou_threshold": 0.0}),
-        (BATCH[:, :20], scores(2, 3, 20), {"iou_threshold": 0.5, "score_threshold": 1.0}),
+        (BATCH, scores(2, 3, 40), {"iou_threshold": 0.5, "score_threshold": 1.0}),
     ],
     "NMSMatch": [
         (UPRIGHT_BATCH, scores(2, 3, 40), f32([0.3]), f32([0.2])),
-        (UPRIGHT_BATCH[:, :20], scores(2, 3, 20), f32([0]), f32([-1])),
+        (UPRIGHT_BATCH, scores(2, 3, 40), f32([0]), f32([-1])),
         (UPRIGHT_BATCH[:, :0], scores(2, 3, 0), f32([0.3]), f32([0.2])),
     ],
     "NonMaxSuppression": [
@@ -61,8 +61,8 @@ CASES = {
         (upright_boxes(0), scores(0), UPRIGHT),
     ],
     "SoftNonMaxSuppression": [
-        *((upright_boxes(30), scores(30), {**SOFT, "method": method}) for method in range(3)),
-        (upright_boxes(30).round(), scores(30), {**SOFT, "method": 1, "offset": 1}),
+        *((upright_boxes(60), scores(60), {**SOFT, "method": method}) for method in range(3)),
+        (upright_boxes(60).round(), scores(60), {**SOFT, "method": 1, "offset": 1}),
         (upright_boxes(1), scores(1), SOFT),
         (upright_boxes(0), scores(0), SOFT),
     ],

@@ -67,7 +67,7 @@ def test_threads_that_use_the_same_attributes_first(monkeypatch):
 
     def content_at_once(*arguments):
         with suppress(threading.BrokenBarrierError):  # where a lock lets only one thread get here
-            meeting.wait(0.2)
+            meeting.wait(1)
         return content(*arguments)
 
     monkeypatch.setattr(Attribute, "content", content_at_once)
