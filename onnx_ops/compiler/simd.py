@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 BYTES = 32  # of a vector of sums, but in `blend` where the target has wider ones
 FUSED = ["contract"]
-BIT, BYTE = ir.IntType(1), ir.IntType(8)
 inner = register_jitable(**FLAGS | INNER)  # decorator of parts of loops
 
 
@@ -130,7 +129,7 @@ def operand(
     """Return an ArrayValue for an array, a tuple of operands for a tuple, else LLVM's value."""
     if isinstance(numba_type, types.Array):
         array = context.make_array(numba_type)(context, builder, value)
-        return ArrayValue(builder, numba_type, array.data, array.nitems)
+        return ArrayValue(builder, numba_type, array.data)
     if isinstance(numba_type, types.BaseTuple):
         values = cgutils.unpack_tuple(builder, value)
         members = [
@@ -184,17 +183,10 @@ class ArrayValue:
 
     numba_type  of the array
     data        LLVM's pointer to the first element
-    count       LLVM's number of elements, if it is known
     """
 
-    def __init__(
-        self,
-        builder: ir.IRBuilder,
-        numba_type: types.Array,
-        data: ir.Value,
-        count: ir.Value | None = None,
-    ) -> None:
-        self.builder, self.numba_type, self.count = builder, numba_type, count
+    def __init__(self, builder: ir.IRBuilder, numba_type: types.Array, data: ir.Value) -> None:
+        self.builder, self.numba_type = builder, numba_type
         self.data = builder.bitcast(data, element_type(numba_type).as_pointer())
 
     def begin(self, index: ir.Value) -> ir.Value:
@@ -315,39 +307,16 @@ def transpose(builder: ir.IRBuilder, rows: Sequence[ir.Value]) -> Sequence[ir.Va
     ]
 
 
-def gathered(size: int) -> int:
-    """Return the number of elements that one instruction gathers.
-
-    They have `size` bytes, and each has a 32-bit index.
-    """
-    return 64 // max(size, 4)
-
-
-def emit_gather(
-    builder: ir.IRBuilder,
-    data: ir.Value,
-    index: ir.Value,
-    width: int,
-    exists: ir.Value | None = None,
-) -> ir.Value:
-    """Return a vector of the `width` bits (32 or 64) from each data[index] on.
-
-    It has 0 where `exists` is false.
-
-    The index is a vector of 32-bit numbers, for as many results as 512 bits hold.
-    """
-    count = index.type.count
-    numbers = ir.VectorType(ir.IntType(width), count)
-    masks = ir.VectorType(BIT, count)
-    function_type = ir.FunctionType(numbers, [numbers, BYTE.as_pointer(), index.type, masks, I32])
-    name = {32: "llvm.x86.avx512.mask.gather.dpi.512", 64: "llvm.x86.avx512.mask.gather.dpq.512"}[
-        width
-    ]
-    function = cgutils.get_or_insert_function(builder.module, function_type, name)
-    scale = I32(alignment(data.type.pointee))
-    exists = exists or ir.Constant(masks, [1] * count)
-    pointer = builder.bitcast(data, BYTE.as_pointer())
-    return builder.call(function, [ir.Constant(numbers, None), pointer, index, exists, scale])
+@operation()
+def fetch_line(builder: ir.IRBuilder, array: ArrayValue, index: ir.Value) -> None:
+    """Have the CPU load the line that has an element, which need not exist, into its caches."""
+    bytes_type = ir.IntType(8).as_pointer()
+    function_type = ir.FunctionType(ir.VoidType(), [bytes_type, I32, I32, I32])
+    function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch")
+    pointer = builder.bitcast(array.begin(index), bytes_type)
+    # As data, to be read: lines that are written come faster so. Into the second-level cache, which
+    # has room for what is used later.
+    builder.call(function, [pointer, I32(0), I32(2), I32(1)])
 
 
 @operation()
@@ -437,10 +406,28 @@ def square(array: types.Array) -> int:
     return min(8, whole_vector(array))
 
 
-def transposer(size: int) -> Callable[..., None]:
-    """Return a function that transposes matrices, in squares of this size.
+def transposer(array: types.Array) -> Callable[..., None]:
+    """Return a function that transposes matrices of an array's elements, with sides of at least 4.
 
-    out[l, q, r] = x[l, r, q]; the last squares overlap those before.
+    out[l, q, r] = x[l, r, q]
+    """
+    large = square(array)
+    in_large_squares, in_small_squares = by_squares(large), by_squares(4)
+
+    @inner
+    def transpose_matrices(x: View, matrices: int, rows: int, columns: int, out: View) -> None:
+        if min(rows, columns) >= large:
+            in_large_squares(x, matrices, rows, columns, out)
+        else:
+            in_small_squares(x, matrices, rows, columns, out)
+
+    return transpose_matrices
+
+
+def by_squares(size: int) -> Callable[..., None]:
+    """Return a function as `transposer` does, for squares of this size.
+
+    The last squares overlap those before.
     """
 
     @inner

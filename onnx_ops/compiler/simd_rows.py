@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 
 from ..kernels import vectors
-from ..kernels.vectors import Runs, View
+from ..kernels.vectors import Runs, View, fetch
 from .halves import I32, I64, sum_type
 from .numba_internals import cgutils
 from .simd import (
@@ -18,6 +18,8 @@ from .simd import (
     as_written,
     collect,
     concatenate,
+    element_bytes,
+    fetch_line,
     inner,
     lanes_of,
     operation,
@@ -86,7 +88,7 @@ def sum_whole(x: Elements, first: Indices, b: int, total: ir.Value) -> ir.Value:
 
 @inner
 def sum_existing(x: Elements, runs: Runs, row: int, b: int, total: ir.Value) -> ir.Value:
-    first, block, blocks = runs
+    first, block, blocks, _ = runs
     for t in range(first.size):
         total = plus(total, run_at(x, first[t] + row + b, block[t] + b, blocks, total))
     return total
@@ -112,18 +114,21 @@ def make_sum_runs(x: types.Array) -> Callable[..., None] | None:
         if count < one:
             as_plain(x, runs, rows, count, out)
             return
-        first, block, blocks = runs
+        first, block, blocks, ahead = runs
         target, begin, (pitch,) = out
         low, high = 0, count  # where all runs exist
         for t in range(first.size):
             low, high = max(low, -block[t]), min(high, blocks - block[t])
         for t in range(0, max(first.size, 1), at_once):
-            group = Runs(first[t:][:at_once], block[t:][:at_once], blocks)
+            group = Runs(first[t:][:at_once], block[t:][:at_once], blocks, ahead)
             overlap = 0 if t else four - one
             to = begin
             for l in range(rows):
                 b = 0
                 row = l * blocks
+                if ahead != 0:
+                    for n in range(group.first.size):
+                        fetch(x, group.first[n] + row + ahead, blocks)
                 last = begun(target, to + count - one, t, zeros(x, one))
                 while b < count:
                     # The last vector overlaps the one before.
@@ -143,6 +148,20 @@ def make_sum_runs(x: types.Array) -> Callable[..., None] | None:
                 to += pitch
 
     return sum_runs
+
+
+LINE = 64  # bytes of a line of the caches
+
+
+@vectorized(vectors.fetch)
+def make_fetch(array: types.Array) -> Callable[..., None]:
+    step = LINE // element_bytes(array)
+
+    def fetch_lines(array: Elements, first: int, count: int) -> None:
+        for k in range(0, count, step):
+            fetch_line(array, first + k)
+
+    return fetch_lines
 
 
 class Square(NamedTuple):
@@ -256,24 +275,19 @@ def zip_rows(
 def make_interleave(lanes: types.NamedTuple, out: types.NamedTuple) -> Callable[..., None] | None:
     if isinstance(array_of(out).dtype, types.Complex):
         return None
-    large = square(array_of(lanes))
     longest = whole_vector(array_of(lanes))
-    in_large_squares = transposer(large)
-    in_small_squares = transposer(4)
+    in_squares = transposer(array_of(lanes))
     one_by_one = as_written(vectors.interleave)
 
     def interleave(lanes: View, matrices: int, rows: int, columns: int, out: View) -> None:
         stay_apart()
-        side = min(rows, columns)
         if out.steps[1] == rows and 2 <= rows < 8 and columns >= longest // 4:
             size = longest
             while size > columns:
                 size //= 2
             zip_rows(lanes, matrices, rows, columns, size, out, longest)
-        elif side >= large:
-            in_large_squares(lanes, matrices, rows, columns, out)
-        elif side >= 4:
-            in_small_squares(lanes, matrices, rows, columns, out)
+        elif min(rows, columns) >= 4:
+            in_squares(lanes, matrices, rows, columns, out)
         else:
             one_by_one(lanes, matrices, rows, columns, out)
 
@@ -405,26 +419,20 @@ def make_copy_box(out: types.NamedTuple) -> Callable[..., None] | None:
     if isinstance(array.dtype, types.Complex):
         return None
     copy_1, copy_2, copy_any = (copier(stride, whole_vector(array)) for stride in (1, 2, 0))
-    large = square(array)
-    in_large_squares = transposer(large)
-    in_small_squares = transposer(4)
+    in_squares = transposer(array)
 
     def copy_box(x: View, sizes: tuple[int, int, int], count: int, stride: int, out: View) -> None:
         # Where neighbours along q are neighbours in memory, they are the columns of a matrix.
-        side = min(sizes[1], count) if x.steps[1] == 1 else 0
         if stride == 1:
             copy_1(x, sizes, count, 1, out)
         elif stride == 2:
             copy_2(x, sizes, count, 2, out)
-        elif side >= 4:
+        elif x.steps[1] == 1 and min(sizes[1], count) >= 4:
             for p in range(sizes[0]):
                 matrices = View(x.array, x.first + p * x.steps[0], (x.steps[2], stride))
                 begin = out.first + p * out.steps[0]
                 transposed = View(out.array, begin, (out.steps[2], out.steps[1]))
-                if side >= large:
-                    in_large_squares(matrices, sizes[2], count, sizes[1], transposed)
-                else:
-                    in_small_squares(matrices, sizes[2], count, sizes[1], transposed)
+                in_squares(matrices, sizes[2], count, sizes[1], transposed)
         else:
             copy_any(x, sizes, count, stride, out)
 

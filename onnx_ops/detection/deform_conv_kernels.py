@@ -413,7 +413,7 @@ def sample(
         is_finite = False  # if there is no call; else what the last one says of the complete sums
         for q in range(planes):
             of_rows = row_weight[q] if g.axes == 3 else weight[row]
-            neighbours = Neighbours(base[:count], row_offsets, of_rows, weight[column])
+            neighbours = Neighbours(base[:count], row_offsets, of_rows, weight[column], g.pixels)
             is_finite = blend(source[plane_offsets[q] :], neighbours, LINEAR, q > 0, target)
         if not is_finite:
             sample_tap_by_tap(source, inputs, g, taps, stripe, points, target)

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..declaration.jit import IN_PLACE, jitable
 from ..kernels.elements import integers_in, load, plus, store, sums_in, zero
 from ..kernels.shares import pieces, share
-from ..kernels.vectors import Runs, View, interleave, sum_runs
+from ..kernels.vectors import Runs, View, fetch, interleave, sum_runs
 from .col2im_planes import PLANES, are_small, padded_size, planes_workspace, sum_planes
 from .sliding_blocks import quotient
 
@@ -70,6 +70,10 @@ FEW = 4
 LONG = PIECE // ROOM  # stride along x: lanes of a piece would have fewer pixels than ROOM
 MOST_RUNS = 2**12  # runs of a lane
 LARGEST_ROW = 2**30  # pixels and pads of a row: vectors compare 32-bit numbers of blocks
+# Elements are fetched if all of them and of the pixels are UNCACHED or more, and those of a plane
+# CACHED or fewer.
+UNCACHED, CACHED = 3 * 2**19, 2**17
+FETCHED = 2**9  # pixels of a tiling that are copied before more are fetched
 LARGEST_SUM = 16  # bytes of a sum of complex128
 
 
@@ -186,6 +190,8 @@ def size_units(g: Col2ImGeometry, runs: int) -> None:
             g.high = max(1, min(g.high, PIECE // row_sums))
             g.sums = g.high * row_sums
     g.groups = pieces(phase_rows, g.high)
+    elements = g.positions * g.blocks
+    g.fetches = g.axes == 2 and elements <= CACHED and g.planes * (elements + g.pixels) >= UNCACHED
 
 
 @jitable
@@ -364,10 +370,20 @@ def copy_blocks(
         y = y_begin // height
         block_rows = max(0, min((y_end - y_begin) // height, g.counts[y_axis] - y))
         l += leads[0] + y * row_blocks
+    at_once = max(1, FETCHED // columns if g.fetches else block_rows)
     for r in range(height):  # the rows of a phase one after the other, in the order of the input
-        lanes = View(data, l + r * g.block[x_axis] * g.blocks, (row_blocks, g.blocks))
-        phase = View(out, pixel + r * width, (height * width, stride))
-        interleave(lanes, block_rows, stride, count, phase)
+        for k in range(0, block_rows, at_once):
+            first = l + r * g.block[x_axis] * g.blocks + k * row_blocks
+            row = pixel + (k * height + r) * width
+            some_rows = min(at_once, block_rows - k)
+            if g.fetches:  # what is copied at the same place of the next plane
+                for j in range(stride):
+                    fetch(data, first + (g.positions + j) * g.blocks, some_rows * row_blocks)
+                for j in range(some_rows):
+                    fetch(out, row + (g.image[y_axis] + j * height) * width, columns)
+            lanes = View(data, first, (row_blocks, g.blocks))
+            phase = View(out, row, (height * width, stride))
+            interleave(lanes, some_rows, stride, count, phase)
     for y in range(y_end - y_begin):
         for b in range(count * stride if y < block_rows * height else 0, columns):
             store(out, pixel + y * width + b, zero(out))
@@ -483,4 +499,5 @@ def find_runs(g: Col2ImGeometry, hits: RowHits, r: int, scratch: Scratch) -> Run
                 element += step
                 block -= l_step
                 n += 1
-    return Runs(runs[ELEMENT, :n], runs[BLOCK, :n], g.counts[x_axis])
+    ahead = g.positions * g.blocks if g.fetches else 0
+    return Runs(runs[ELEMENT, :n], runs[BLOCK, :n], g.counts[x_axis], ahead)

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
 # The same where a row is a sum of several lanes, or differs from the rows beside it.
 SHORT_LANES = 33
-# The same where blocks tile the image, and a plane has MANY of them or caches hold all planes.
-# SHORT_LANES comes first.
-SHORT_TILES = 8
-MANY = 128
-UNCACHED = 2**21  # pixels that caches don't hold, with their input
+# The same where blocks tile the image, unless a call would copy less than FEW_COPIED pixels.
+SHORT_TILES, FEW_COPIED = 4, 128
 # The same where there are fewer than PLANES, which leave a part of each vector empty. Blocks that
 # tile the image are never summed side by side then.
 SHORTEST = 5
@@ -48,10 +45,10 @@ def are_small(g: Col2ImGeometry) -> bool:
     limit = SHORT
     if planes < PLANES:
         limit = 0 if g.disjoint else SHORTEST
-    elif g.counts[y] < g.block[y] or (g.strides[x] > 1 and not g.disjoint):
-        limit = SHORT_LANES
-    elif g.disjoint and (g.blocks >= MANY or planes * pixels < UNCACHED):
+    elif g.disjoint and g.counts[y] * g.image[x] >= FEW_COPIED:
         limit = SHORT_TILES
+    elif g.counts[y] < g.block[y] or g.strides[x] > 1:
+        limit = SHORT_LANES
     return (
         g.counts[x] < limit and planes >= LEAST_PLANES and g.positions * g.blocks <= MOST_ELEMENTS
     )

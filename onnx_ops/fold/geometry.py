@@ -59,6 +59,7 @@ class Col2ImGeometry(SlidingBlocks):
     high: int  # rows of a group, at most; DISJOINT: rows of blocks
     piece: int  # pixels of a piece, at most
     pitch: int  # sums that a lane of such a piece has room for
+    fetches: int  # 1 if a unit fetches what is read at the same place of the next plane
     # The workspace has room for:
     leads: int  # hits of a plane along the axes before y
     lanes: int  # of a piece, each with pixels one stride apart

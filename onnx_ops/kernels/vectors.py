@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Points of a vector, at most: arrays along b have room for a multiple of it, with a valid base.
 MOST_LANES = 16
+# A pixel that doesn't exist. Its lower 31 bits are those of the first pixel, which does.
+OUTSIDE = np.int32(-(2**31))
 PLANES = 8  # that `add_planes` sums side by side
 WIDTH = 2 * MOST_LANES  # of the blocks in which `add_product` works
 
@@ -40,6 +42,7 @@ class Neighbours(NamedTuple):
     rows: tuple[Offset, ...]  # from there to the begin of each row
     row_weight: Weights  # [r, b]
     weight: Weights  # [k, b]: of the neighbours in each row
+    ahead: Offset  # from these pixels to those that are read next
 
 
 class Corners(NamedTuple):
@@ -60,6 +63,7 @@ class Runs(NamedTuple):
     first: Indices  # the element of each run's first block
     block: Indices  # the number of this block in its row
     blocks: int  # of a row: those with numbers from 0 on and below it exist
+    ahead: Offset  # from elements to those that are read later and shall be fetched; 0 for none
 
 
 @jitable
@@ -69,19 +73,23 @@ def whole(count: int) -> int:
 
 
 @jitable
-def take(source: Elements, pixel: Pixels, outside: int, target: Elements) -> None:
-    """target[b] = source[pixel[b]], or 0 where pixel[b] is -1, as it is for `outside` of them.
+def fetch(array: Elements, first: Offset, count: int) -> None:
+    """Have the CPU load elements that are used soon, which need not exist, into its caches.
 
-    The pixels are int32. As unsigned numbers they need no comparison with 0: a negative index would
-    count from the end.
+    Plain code leaves that to the CPU.
     """
-    if outside > 0:
-        for b in range(pixel.size):
-            v = load(source, np.uint32(max(pixel[b], 0)))
-            store(target, b, v if pixel[b] >= 0 else zero(target))
-    else:
-        for b in range(pixel.size):
-            store(target, b, load(source, np.uint32(pixel[b])))
+
+
+@jitable
+def take(source: Elements, pixel: Pixels, ahead: Offset, target: Elements) -> None:
+    """target[b] = source[pixel[b]], or 0 where pixel[b] is OUTSIDE.
+
+    Elements that are read next lie `ahead` of these. The pixels are int32. As unsigned numbers they
+    need no comparison with 0: a negative index would count from the end.
+    """
+    for b in range(pixel.size):
+        v = load(source, np.uint32(max(pixel[b], 0)))
+        store(target, b, v if pixel[b] >= 0 else zero(target))
 
 
 @jitable(**FUSE)
@@ -97,7 +105,7 @@ def blend(
     `offsets` has a member for each k; with `add`, the sums are added to the target. Returns whether
     all sums are finite.
     """
-    base, rows, row_weight, weight = points
+    base, rows, row_weight, weight, _ = points
     number = weight.dtype.type
     faults = number(0)
     for b in range(base.size):
@@ -120,7 +128,7 @@ def sum_runs(x: Elements, runs: Runs, rows: int, count: int, out: View) -> None:
 
     for l < rows and b < count < 2**30.
     """
-    first, block, blocks = runs
+    first, block, blocks, _ = runs
     target, begin, (pitch,) = out
     for l in range(rows):
         for b in range(count):

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -33,25 +33,28 @@ from .sizes import quotient
 from .versions import AI_ONNX
 from .windows import between
 
+if TYPE_CHECKING:
+    from typing import Protocol
 
-class Match(Protocol):
-    """An operator that computes a value.
+    class Match(Protocol):
+        """An operator that computes a value.
 
-    operator  its name
-    sources   the values that it reads
-    """
-
-    operator: str
-    sources: Collection[str]
-
-    def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
-        """Return the arguments of `Graph.replace` for the node that makes the value.
-
-        Raises NearMiss.
+        operator  its name
+        sources   the values that it reads
         """
 
+        operator: str
+        sources: Collection[str]
 
-Matcher = Callable[[Reader, str, Form], Match | None]
+        def replacement(self, graph: Graph, node: onnx.NodeProto) -> dict[str, Any]:
+            """Return the arguments of `Graph.replace` for the node that makes the value.
+
+            Raises NearMiss.
+            """
+
+    Matcher = Callable[[Reader, str, Form], Match | None]
+
+
 PATTERNS = (
     deformable_attention,
     deform_conv,
@@ -183,7 +186,7 @@ class Search:
                 return f"; optimize first computes {value}, and may replace it"
         return ""
 
-    def _replace(self, node: onnx.NodeProto, name: str, pattern: str, match: Match) -> None:
+    def _replace(self, node: onnx.NodeProto, name: str, pattern: str, match: "Match") -> None:
         graph = self.graph
         replacement = match.replacement(graph, node)
         key = "onnx_ops", match.operator
@@ -205,7 +208,7 @@ class Search:
         self._report(node, pattern, operator=match.operator, untried=untried)
 
     def _tried(
-        self, match: Match, node: onnx.NodeProto, replacement: Mapping[str, Any]
+        self, match: "Match", node: onnx.NodeProto, replacement: Mapping[str, Any]
     ) -> str | None:
         """Try a replacement, each distinct one once; return why not, or None.
 

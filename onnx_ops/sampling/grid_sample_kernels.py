@@ -86,6 +86,7 @@ class PointBlock(NamedTuple):
     first: Point  # the first one's number in the image
     span: PointSpan
     taps: BlockTaps
+    channel_end: int  # after the last channel for which they are read
 
 
 class Buffers(NamedTuple):
@@ -183,19 +184,17 @@ def copy_nearest(
         while first < end:
             count = min(g.span, end - first)
             begin = provide_points(sources, n, stripe, first, g, workspace)
-            outside = 0
             if indexed:
-                outside = place_nearest(PointSpan(points, begin, count), g, zyx, base)
+                place_nearest(PointSpan(points, begin, count), g, zyx, base)
             for c in range(channel, channel_end):
                 source = x[(n * g.channels + c) * pixels :]
                 target = out[(n * g.channels + c) * g.points + first :][:count]
-                pixel = base[:count]
                 if not indexed:
                     for b in range(count):
                         k = nearest_pixel(points, begin + b, g)
                         store(target, b, load(source, k) if k >= 0 else zero(out))
                 else:
-                    take(source, pixel, outside, target)
+                    take(source, base[:count], pixels * (c + 1 < channel_end), target)
             first += count
 
 
@@ -253,7 +252,7 @@ def interpolate(
                 for k in range(blocks):
                     b = k * BLOCK
                     span = PointSpan(points, begin + b, min(BLOCK, count - b))
-                    block = PointBlock(n, first + b, span, taps_of(buffers, k))
+                    block = PointBlock(n, first + b, span, taps_of(buffers, k), channel_end)
                     read_channel(x, block, c, g, method, buffers, out)
             first += count
 
@@ -285,9 +284,10 @@ def read_channel(
     out: Elements,
 ) -> None:
     """Write a channel of a block's points."""
-    n, first, span, taps = block
+    n, first, span, taps, channel_end = block
     offsets, is_indexed, ((plane, row, column), planes, rows, spare) = method
     pixels = image_size(g)
+    ahead = pixels * (channel + 1 < channel_end)  # the next channel's image, or this one
     plane_count = min(len(offsets), g.image[plane]) if g.axes == 3 else 1
     padded = whole(span.size)
     # Sums are made where they belong if whole vectors of them have room there. Sums in 16 bits,
@@ -305,7 +305,7 @@ def read_channel(
     is_finite = False  # of all sums: the last plane's are sums of all planes
     for q in range(plane_count if is_indexed else 0):
         of_rows = taps.row_weight[q] if g.axes == 3 else taps.weight[row]
-        neighbours = Neighbours(taps.base[:padded], rows, of_rows, taps.weight[column])
+        neighbours = Neighbours(taps.base[:padded], rows, of_rows, taps.weight[column], ahead)
         # Two calls, as the types of `target` and of sums differ where elements have 16 bits.
         if is_wide(out) and in_place:
             is_finite = blend(source[planes[q] :], neighbours, offsets, False, target)

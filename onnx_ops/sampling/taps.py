@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..declaration.jit import APART, jitable
-from ..kernels.vectors import whole
+from ..kernels.vectors import OUTSIDE, whole
 from .coordinates import (
     ALL_PERIODS,
     IMAGE,
@@ -128,28 +128,27 @@ def indexed_images(g: WithImage) -> int:
 
 
 @jitable
-def place_nearest(span: PointSpan, g: GridSampleGeometry, zyx: ImageAxes, base: Pixels) -> Pixel32:
-    """Store in base[b] the pixel of the image that point b of the span reads, or -1.
+def place_nearest(span: PointSpan, g: GridSampleGeometry, zyx: ImageAxes, base: Pixels) -> None:
+    """Store in base[b] the pixel of the image that point b of the span reads, or OUTSIDE.
 
-    Returns how many points read none. `zyx` is what `image_axes` returns.
+    `zyx` is what `image_axes` returns.
     """
     if g.axes == 2:
-        return find_all(span, IMAGE, g, zyx, base)
-    return find_all(span, VOLUME, g, zyx, base)
+        find_all(span, IMAGE, g, zyx, base)
+    else:
+        find_all(span, VOLUME, g, zyx, base)
 
 
 @jitable
 def find_all(
     span: PointSpan, axes: Known, g: GridSampleGeometry, zyx: ImageAxes, base: Pixels
-) -> Pixel32:
+) -> None:
     """Do what `place_nearest` does, for this number of axes."""
     sizes = image_sizes(g)
     if g.padding_mode != REFLECTION:
-        return find_pixels(span, axes, NO_PERIOD, zyx, sizes, base)[1]
-    beyond, outside = find_pixels(span, axes, ONE_PERIOD, zyx, sizes, base)
-    if beyond > 0:
-        beyond, outside = find_pixels(span, axes, ALL_PERIODS, zyx, sizes, base)
-    return outside
+        find_pixels(span, axes, NO_PERIOD, zyx, sizes, base)
+    elif find_pixels(span, axes, ONE_PERIOD, zyx, sizes, base) > 0:
+        find_pixels(span, axes, ALL_PERIODS, zyx, sizes, base)
 
 
 @jitable(**APART)
@@ -160,16 +159,15 @@ def find_pixels(
     zyx: ImageAxes,
     sizes: tuple[Pixel32, Pixel32, Pixel32],
     base: Pixels,
-) -> tuple[Pixel32, Pixel32]:
-    """Store in base[b] the pixel that point b of the span reads, or -1.
+) -> Pixel32:
+    """Store in base[b] the pixel that point b of the span reads, or OUTSIDE.
 
-    Returns how many points are beyond these periods, so that their pixels are wrong, and how many
-    read no pixel.
+    Returns how many points are beyond these periods, so that their pixels are wrong.
     """
     points, first, count = span
     depth, height, width = sizes
     # 32 bits, as all else: the widest type decides how many fit a vector.
-    all_beyond = outside = np.int32(0)
+    all_beyond = np.int32(0)
     for b in range(count):
         z, y, x, beyond = locate_point(points, first + b, axes, zyx, False, periods)
         column, row = np.int32(np.rint(x)), np.int32(np.rint(y))
@@ -178,10 +176,9 @@ def find_pixels(
             plane = np.int32(np.rint(z))
             exists &= is_below(plane, depth)
             row = np.int32(plane * height + row)
-        base[b] = np.int32(row * width + column) if exists else np.int32(-1)
-        outside = np.int32(outside + (not exists))
+        base[b] = np.int32(row * width + column) if exists else OUTSIDE
         all_beyond = np.int32(all_beyond + beyond)
-    return all_beyond, outside
+    return all_beyond
 
 
 @jitable

@@ -30,6 +30,7 @@ LOOPS = {
     "blend": (("GridSample", "linear"), ("GridSample", "cubic"), ("DeformConv", "")),
     "add_points": (("MultiScaleDeformableAttention", ""),),
     "add_product": (("DeformConv", ""),),
+    "fetch": (("Col2Im", ""),),
     "sum_runs": (("Col2Im", "overlap"),),
     "add_planes": (("Col2Im", ""),),
     "interleave": (("Col2Im", ""),),

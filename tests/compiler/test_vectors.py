@@ -96,10 +96,11 @@ def random_numbers(count, dtype):
     return x, np.float32 if dtype in ("float16", "bfloat16") else x.dtype
 
 
-@pytest.mark.parametrize("times", [1, 6, 12])  # of six runs: one group, or more
+# 6 * times runs: one group, or more. What is fetched ahead need not exist.
+@pytest.mark.parametrize(("times", "ahead"), [(1, 0), (6, 1000), (12, 10**9)])
 @pytest.mark.parametrize("at_end", [False, True])
 @pytest.mark.parametrize("dtype", ADDED)
-def test_sum_runs(dtype, at_end, times):
+def test_sum_runs(dtype, at_end, times, ahead):
     """Runs that begin before the first block of a row, or end after its last one: pages beside them
     can't be read.
     """
@@ -111,7 +112,7 @@ def test_sum_runs(dtype, at_end, times):
         block = np.array([0, 2, -1, -blocks, blocks + 9, 1 - count])
         first = np.arange(3).repeat(2) * blocks + block
         got, expected = np.ones((2, 2 + 4 * (count + 3)), kind)
-        runs = Runs(np.tile(first, times), np.tile(block, times), blocks)
+        runs = Runs(np.tile(first, times), np.tile(block, times), blocks, ahead)
         summed(x, runs, 4, count, View(got, 2, (count + 3,)))
         summed_plainly(x, runs, 4, count, View(expected, 2, (count + 3,)))
         assert got.tobytes() == expected.tobytes()
@@ -200,12 +201,12 @@ def test_take(dtype):
         pixel = rng.integers(0, size, count).astype(np.int32)
         pixel[:2] = [size - 1, 0][:count]
         for outside in (0, count // 3):
-            pixel[rng.permutation(count)[:outside]] = -1
+            pixel[rng.permutation(count)[:outside]] = vectors.OUTSIDE
             got, expected = np.ones((2, count + 1), dtype)
-            taken(source, pixel, outside, got[:-1])
-            taken_plainly(source, pixel, outside, expected[:-1])
+            taken(source, pixel, outside, size * count, got[:-1])
+            taken_plainly(source, pixel, outside, size, expected[:-1])
             np.testing.assert_array_equal(got, expected)
-            np.testing.assert_array_equal(got[:-1], np.where(pixel < 0, 0, source[pixel]))
+            np.testing.assert_array_equal(got[:-1], np.where(pixel < 0, 0, source[pixel.clip(0)]))
             assert got[-1] == 1
         guarded.free()
 
@@ -230,7 +231,7 @@ def test_blend(dtype, taps, add):
     source = guarded.readonly(storage(rng.standard_normal(pixels), dtype))
     rows, across = rng.standard_normal((2, len(offsets), count)).astype(sums)
     base = rng.integers(0, pixels - (len(offsets) - 1) * (PITCH + 1), count, np.int32)
-    points = Neighbours(base, STARTS, rows, across)
+    points = Neighbours(base, STARTS, rows, across, pixels)
     base[:2] = 0, pixels - (len(offsets) - 1) * (PITCH + 1) - 1
     for kind in {np.dtype(sums).name, dtype}:  # of the target
         results = storage(np.ones((2, count + 5)), kind)

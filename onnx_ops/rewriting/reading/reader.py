@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -52,9 +52,12 @@ FAILURES = (
 
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from typing import Protocol, TypeAlias
 
     from ..tensor_types import Type
+
+    # What a constant's elements are, if simple.
+    Fit: TypeAlias = "float | Position | OneEach | None"
 
     class GraphView(Protocol):
         """What a reader sees of a graph: rewriting.graph.Graph, which makes a reader of itself."""
@@ -115,9 +118,6 @@ class OneEach:
 
     value: float
     zeros: tuple[Position, ...]  # what is 0 at these places
-
-
-Fit: TypeAlias = float | Position | OneEach | None  # what a constant's elements are, if simple
 
 
 class Reader:
@@ -268,7 +268,7 @@ class Reader:
                     return self.forms.guard(conditions, self.forms.number(value))
         return self.forms.element(name, index)
 
-    def _fitted(self, name: str, array: Array, numbers: tuple[int | None, ...]) -> Fit:
+    def _fitted(self, name: str, array: Array, numbers: tuple[int | None, ...]) -> "Fit":
         """Return what `_fit` finds in a constant at these numbers; None stands for all of an axis.
 
         Raises IndexError.
@@ -318,7 +318,7 @@ def axes_of(dimensions: Sequence[Dimension]) -> Index:
     return tuple(along(Variable(str(axis), size)) for axis, size in enumerate(dimensions))
 
 
-def _fit(array: Array, axes: Sequence[int]) -> Fit:
+def _fit(array: Array, axes: Sequence[int]) -> "Fit":
     """Return what the elements of a constant are, over the variables of these axes; None if they
     are nothing simple.
     """
