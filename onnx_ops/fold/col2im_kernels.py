@@ -72,7 +72,7 @@ MOST_RUNS = 2**12  # runs of a lane
 LARGEST_ROW = 2**30  # pixels and pads of a row: vectors compare 32-bit numbers of blocks
 # Elements are fetched if all of them and of the pixels are UNCACHED or more, and those of a plane
 # CACHED or fewer.
-UNCACHED, CACHED = 3 * 2**19, 2**17
+UNCACHED, CACHED = 3 * 2**19, 2**18
 FETCHED = 2**9  # pixels of a tiling that are copied before more are fetched
 LARGEST_SUM = 16  # bytes of a sum of complex128
 
