@@ -145,6 +145,10 @@ class Search:
         may_read_found = node.op_type in ("Conv", "GridSample")
         if is_unknown and not may_read_found:
             return
+        free = self.reader.forms.free(form)
+        if len({variable.name for variable in free}) < len(free):
+            self._report(node, "search", reason="an axis has two sizes, of which one isn't known")
+            return
         near: tuple[str, str] | None = None
         inside: Collection[str] = self.reader.forms.occurrences[form].keys()
         has_shape = node.op_type != "Reshape" or states_its_shape(self.graph, node)

@@ -203,8 +203,8 @@ def test_take(dtype):
         for outside in (0, count // 3):
             pixel[rng.permutation(count)[:outside]] = vectors.OUTSIDE
             got, expected = np.ones((2, count + 1), dtype)
-            taken(source, pixel, outside, size * count, got[:-1])
-            taken_plainly(source, pixel, outside, size, expected[:-1])
+            taken(source, pixel, size * count, got[:-1])
+            taken_plainly(source, pixel, size, expected[:-1])
             np.testing.assert_array_equal(got, expected)
             np.testing.assert_array_equal(got[:-1], np.where(pixel < 0, 0, source[pixel.clip(0)]))
             assert got[-1] == 1

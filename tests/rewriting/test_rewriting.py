@@ -52,7 +52,7 @@ import onnx_ops
 from onnx_ops.declaration import dtypes
 from onnx_ops.model import external_data
 from onnx_ops.native import library
-from onnx_ops.rewriting import folding, rewritten
+from onnx_ops.rewriting import folding, rewritten, trial
 from onnx_ops.rewriting.graph import graphs_of
 from onnx_ops.rewriting.models import Model
 
@@ -669,6 +669,43 @@ def test_near_misses(name):
     assert all(reasons)
     assert reasons or "used twice" in name
     assert any(REASONS.get(name, "") in reason for reason in reasons) or name not in REASONS
+
+
+OF_ONE_TYPE = """
+    <ir_version: 8, opset_import: ["" : 16]>
+    unfold (float[1, 2, 8] x) => (float[1, 2, 3, 4] y)
+    <int64[3, 4] windows = {0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7}>
+    {
+        halves = Cast <to = 10> (x)
+        floats = Cast <to = 1> (halves)
+        y = Gather <axis = 2> (floats, windows)
+    }
+"""
+WITHOUT_ELEMENTS = """
+    <ir_version: 8, opset_import: ["" : 16]>
+    unfold (float[2, 4, 4] x) => (float[2, 3, 0, 2, 2] y)
+    <int64[3, 2] rows = {0, 1, 1, 2, 2, 3}, int64[2, 2] pairs = {0, 1, 2, 3},
+     int64[1] begin = {-1}, int64[1] end = {1}, int64[1] first = {0}, int64[1] step = {2}>
+    {
+        columns = Slice (pairs, begin, end, first, step)
+        moved = Gather <axis = 1> (x, rows)
+        turned = Transpose <perm = [0, 1, 3, 2]> (moved)
+        windows = Gather <axis = 2> (turned, columns)
+        y = Transpose <perm = [0, 1, 2, 4, 3]> (windows)
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(OF_ONE_TYPE, ["Cast", "Cast", "Im2Col"]), (WITHOUT_ELEMENTS, [])],
+    ids=["of one type", "without elements"],
+)
+def test_unfolds_of_another_type_or_without_elements(text, expected, monkeypatch):
+    """Also if nothing is run that could tell."""
+    monkeypatch.setattr(trial, "SECONDS", 0)
+    nodes, _ = compare(onnx.parser.parse_model(text))
+    assert nodes[: len(expected)] == expected
 
 
 @pytest.mark.parametrize("names", [

@@ -67,6 +67,17 @@ def test_samples_in_another_order(name, outside):
     assert (nodes, finding.untried) == (["GridSample", *other_nodes], None)
 
 
+@pytest.mark.parametrize("places", ["pixels", "flow"])
+def test_an_axis_with_two_sizes_is_left(places, monkeypatch):
+    """A Reshape states a number for an axis of open size. Nothing is run that could tell."""
+    monkeypatch.setattr(trial, "SECONDS", 0)
+    proto = sampler(places=places, outside="border", batch=2)
+    proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "m"
+    (reason, *others) = near_miss(proto, {"m": 2})
+    assert "an axis has two sizes" in reason
+    assert {*others} <= {reason}
+
+
 HIDDEN = {
     **{" ".join(setting): dict(zip(("hidden", "gather", "places"), setting, strict=True))
        for setting in [*zip(("And", "Mul", "And"), GATHERS, PLACES[:3], strict=True),

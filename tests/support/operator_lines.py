@@ -393,6 +393,7 @@ LINES: dict[str, list[Line]] = {
     ],
     "ReduceSum": [
         line("ReduceSum", "x", [1], keepdims=0),
+        line("ReduceSum", "x", [1], keepdims=2),  # any number but 1 is a 0
         line("ReduceSum", "x", [-1, 1]),
         line("ReduceSum", "x", axes=[2], keepdims=0, opset=11),
         line("ReduceSum", "x"),

@@ -123,10 +123,12 @@ def _unfold(
     copied = {name, *(values & occurrences.keys())}
     if not axes or not are_written_out(graph, copied) or not reaches(graph, values, value):
         return None
+    element_type = graph.type(name).elements
+    if 0 in dimensions or graph.type(value).elements != element_type:
+        return None
     if graph.is_constant(value):
         raise NearMiss(f"{value} is constant: ONNX Runtime computes it once")
     check_uses(graph, name, [value])
-    element_type = graph.type(name).elements
     cost = cost_of(
         graph, [operand for operand in values if graph.type(operand).elements == element_type], name
     )

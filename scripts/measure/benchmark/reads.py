@@ -85,7 +85,7 @@ def read(x, numbers, g, taps, tile, workspace, out):
                         out[(n * g.channels + c) * g.points + first + b :],
                     )
                     if taps == 1:
-                        take(source, pixel, 0, pixels, target[: pixel.size])
+                        take(source, pixel, pixels, target[: pixel.size])
                     else:
                         add_square(source, pixel, width, taps, target)
             first += count

@@ -43,7 +43,7 @@ def _before_reduction(site: Site, positions: Mapping[int, Position]) -> list[Pos
     it}, in order.
     """
     index = [*site.index]
-    keeps = bool(site.attributes.get("keepdims", 1))
+    keeps = site.attributes.get("keepdims", 1) == 1  # as ONNX Runtime understands it
     for axis, position in positions.items():
         index[axis : axis + keeps] = [position]
     return index
