@@ -166,7 +166,8 @@ def size_units(g: Col2ImGeometry, runs: int) -> None:
 
     If DISJOINT, of each row of g.high rows of blocks.
 
-    Also state for how many lanes, runs and sums it needs memory. A lane has at most `runs` runs.
+    Also state for how many lanes, runs and sums it needs memory, and whether it fetches what the
+    next plane needs. A lane has at most `runs` runs.
     """
     y_axis, x_axis = g.axes - 2, g.axes - 1
     stride = g.strides[x_axis]
