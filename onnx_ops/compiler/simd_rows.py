@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 
 from ..kernels import vectors
-from ..kernels.vectors import Runs, View, fetch
+from ..kernels.vectors import Runs, View, fetch, runs_of
 from .halves import I32, I64, sum_type
 from .numba_internals import cgutils
 from .simd import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..kernels.types import Elements, Indices, Pixels, Sums
+    from ..kernels.types import Elements, Indices, Offset, Pixel, Pixels, Sums
     from .simd import ArrayValue, ViewValue
 
 
@@ -88,7 +88,7 @@ def sum_whole(x: Elements, first: Indices, b: int, total: ir.Value) -> ir.Value:
 
 @inner
 def sum_existing(x: Elements, runs: Runs, row: int, b: int, total: ir.Value) -> ir.Value:
-    first, block, blocks, _ = runs
+    first, block, blocks, _, _ = runs
     for t in range(first.size):
         total = plus(total, run_at(x, first[t] + row + b, block[t] + b, blocks, total))
     return total
@@ -100,12 +100,51 @@ def begun(target: Elements, b: int, t: int, total: ir.Value) -> ir.Value:
     return sums_at(target, b, total) if t else total
 
 
+class Row(NamedTuple):
+    """Where a row of the output is summed."""
+
+    element: Offset  # from the first row of blocks to this one
+    begin: Offset  # the row's first pixel in the output
+    pixels: int
+    low: Pixel  # the first one on which all runs exist
+    high: Pixel  # and the one after the last
+
+
+def row_adder(small: int, large: int) -> Callable[..., None]:
+    """Return a function that adds runs to a row of the output.
+
+    It sums vectors of `large` pixels where all runs exist, and of `small` ones elsewhere. Runs
+    before run t have been added.
+    """
+
+    @inner
+    def add_row(x: Elements, runs: Runs, t: int, row: Row, out: Elements) -> None:
+        element, begin, pixels, low, high = row
+        overlap = 0 if t else large // 4
+        last = begun(out, begin + pixels - small, t, zeros(x, small))
+        b = 0
+        while b < pixels:
+            # The last vector overlaps the one before.
+            whole, part = min(b, high - large), min(b, pixels - small)
+            if low <= whole and b - whole <= overlap:
+                total = begun(out, begin + whole, t, zeros(x, large))
+                put(out, begin + whole, sum_whole(x, runs.first, element + whole, total))
+                b = whole + large
+            else:
+                total = last if part < b else begun(out, begin + part, t, last)
+                put(out, begin + part, sum_existing(x, runs, element, part, total))
+                b = part + small
+
+    return add_row
+
+
 @vectorized(vectors.sum_runs)
 def make_sum_runs(x: types.Array) -> Callable[..., None] | None:
     if not isinstance(sum_type(x), types.Float):
         return None
     one = lanes_of(sum_type(x))
-    four = 4 * one
+    two, four = 2 * one, 4 * one
+    add_row, add_short_row = row_adder(two, four), row_adder(one, one)
     # Sums of 16-bit elements would be rounded where a group ends. There are 4,096 runs at most.
     at_once = GROUP if sum_type(x) == x.dtype else 8192
     as_plain = as_written(vectors.sum_runs)
@@ -114,38 +153,31 @@ def make_sum_runs(x: types.Array) -> Callable[..., None] | None:
         if count < one:
             as_plain(x, runs, rows, count, out)
             return
-        first, block, blocks, ahead = runs
+        first, block, blocks, run_rows, ahead = runs
         target, begin, (pitch,) = out
         low, high = 0, count  # where all runs exist
-        for t in range(first.size):
+        for t in range(run_rows.of_row):
             low, high = max(low, -block[t]), min(high, blocks - block[t])
+        is_short = count < two
         for t in range(0, max(first.size, 1), at_once):
-            group = Runs(first[t:][:at_once], block[t:][:at_once], blocks, ahead)
-            overlap = 0 if t else four - one
-            to = begin
-            for l in range(rows):
-                b = 0
-                row = l * blocks
-                if ahead != 0:
-                    for n in range(group.first.size):
-                        fetch(x, group.first[n] + row + ahead, blocks)
-                last = begun(target, to + count - one, t, zeros(x, one))
-                while b < count:
-                    # The last vector overlaps the one before.
-                    large, small = min(b, high - four), min(b, count - one)
-                    if low <= large and b - large <= overlap:
-                        total = begun(target, to + large, t, zeros(x, four))
-                        put(target, to + large, sum_whole(x, group.first, row + large, total))
-                        b = large + four
+            l = 0
+            while l < rows:
+                t_begin, t_end, alike = runs_of(run_rows, l)
+                t_begin, t_end = max(t, t_begin), min(t + at_once, t_end)
+                group = Runs(first[t_begin:t_end], block[t_begin:t_end], blocks, run_rows, ahead)
+                end = min(rows, l + alike)
+                if t and t_begin >= t_end:
+                    l = end
+                while l < end:
+                    if ahead != 0:
+                        for n in range(group.first.size):
+                            fetch(x, group.first[n] + l * blocks + ahead, blocks)
+                    row = Row(l * blocks, begin + l * pitch, count, low, high)
+                    if is_short:
+                        add_short_row(x, group, t, row, target)
                     else:
-                        total = last if small < b else begun(target, to + small, t, last)
-                        if low <= small and small + one <= high:
-                            total = sum_whole(x, group.first, row + small, total)
-                        else:
-                            total = sum_existing(x, group, row, small, total)
-                        put(target, to + small, total)
-                        b = small + one
-                to += pitch
+                        add_row(x, group, t, row, target)
+                    l += 1
 
     return sum_runs
 
@@ -204,23 +236,26 @@ def add_columns(
 
 
 @vectorized(vectors.add_planes)
-def make_add_planes(x: types.Array, sums: types.Array) -> Callable[..., None] | None:
+def make_add_planes(x: types.NamedTuple, sums: types.Array) -> Callable[..., None] | None:
     if isinstance(sums.dtype, types.Boolean | types.Complex):
         return None
     size = square(sums)
+    at_once = 4 * LINE // element_bytes(array_of(x))  # elements between those that are fetched
     as_plain = as_written(vectors.add_planes)
 
-    def add_planes(
-        x: Elements, first: int, pitch: int, planes: int, places: Pixels, sums: Sums
-    ) -> None:
+    def add_planes(x: View, ahead: Offset, planes: int, places: Pixels, sums: Sums) -> None:
         if places.size < size:
-            as_plain(x, first, pitch, planes, places, sums)
+            as_plain(x, ahead, planes, places, sums)
             return
-        view = View(x, first, (pitch,))
+        source, first, (pitch,) = x
         for r in range(0, planes, size):
-            for e in range(0, places.size, size):
-                begin = min(e, places.size - size)
-                add_columns(view, planes, Square(begin, r, e - begin), places, sums, size)
+            for some in range(0, places.size, at_once):
+                if ahead != 0:
+                    for k in range(r, min(r + size, planes)):
+                        fetch(source, first + k * pitch + some + ahead, at_once)
+                for e in range(some, min(some + at_once, places.size), size):
+                    begin = min(e, places.size - size)
+                    add_columns(x, planes, Square(begin, r, e - begin), places, sums, size)
 
     return add_planes
 

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from ..kernels.types import Axis, Elements, Pixel, Pixels, Tile, Workspace
     from .geometry import Col2ImGeometry
 
-SHORT = 16  # blocks in a row: in longer ones, vectors of neighbours are faster
-# The same where a row is a sum of several lanes, or differs from the rows beside it.
-SHORT_LANES = 33
+SHORT = 11  # blocks in a row: in longer ones, vectors of neighbours are faster
+SHORT_LANES = (
+    17  # the same where a row is made of several lanes, or with less than 2 * FEW_ROWS rows
+)
+FEW_HITS = 25  # the same where some lanes have one hit in a row at most
+# The same where few rows have the same hits: with less rows of blocks than a block has, or than
+# FEW_ROWS.
+SHORT_ROWS, FEW_ROWS = 33, 8
 # The same where blocks tile the image, unless a call would copy less than FEW_COPIED pixels.
 SHORT_TILES, FEW_COPIED = 4, 128
 # The same where there are fewer than PLANES, which leave a part of each vector empty. Blocks that
@@ -47,7 +52,11 @@ def are_small(g: Col2ImGeometry) -> bool:
         limit = 0 if g.disjoint else SHORTEST
     elif g.disjoint and g.counts[y] * g.image[x] >= FEW_COPIED:
         limit = SHORT_TILES
-    elif g.counts[y] < g.block[y] or g.strides[x] > 1:
+    elif g.counts[y] < max(g.block[y], FEW_ROWS):
+        limit = SHORT_ROWS
+    elif g.block[x] < 2 * g.strides[x]:
+        limit = FEW_HITS
+    elif g.strides[x] > 1 or g.counts[y] < 2 * FEW_ROWS:
         limit = SHORT_LANES
     return (
         g.counts[x] < limit and planes >= LEAST_PLANES and g.positions * g.blocks <= MOST_ELEMENTS
@@ -102,7 +111,8 @@ def sum_planes(
         plane = unit * PLANES
         planes = min(PLANES, g.planes - plane)
         sums[:] = 0
-        add_planes(x, plane * elements, elements, planes, places, sums)
+        rows = View(x, plane * elements, (elements,))
+        add_planes(rows, g.ahead, planes, places, sums)
         pixel = plane * g.pixels
         for row in range(g.pixels // width):
             lanes = View(sums, PLANES * row_place(g, row), (0, PLANES))

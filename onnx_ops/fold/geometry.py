@@ -59,10 +59,9 @@ class Col2ImGeometry(SlidingBlocks):
     high: int  # rows of a group, at most; DISJOINT: rows of blocks
     piece: int  # pixels of a piece, at most
     pitch: int  # sums that a lane of such a piece has room for
-    fetches: int  # 1 if a unit fetches what is read at the same place of the next plane
+    ahead: int  # elements from those that are read to those that are fetched; 0 if none are
     # The workspace has room for:
     leads: int  # hits of a plane along the axes before y
-    lanes: int  # of a piece, each with pixels one stride apart
     runs: int  # of a lane
     sums: int
     # Along each axis, how far k grows from one hit of a pixel to the next one.

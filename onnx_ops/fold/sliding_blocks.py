@@ -16,6 +16,7 @@ from ..declaration.attributes import Attribute
 from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
+from ..kernels.shares import quotient
 from .geometry import AXES
 
 if TYPE_CHECKING:
@@ -111,15 +112,6 @@ def find_blocks(g: SlidingBlocks, a: Axis, k: Position) -> tuple[Block, Block]:
     return max(0, -quotient(shift, stride)), min(
         g.counts[a], quotient(g.image[a] - 1 - shift, stride) + 1
     )
-
-
-@jitable
-def quotient(a: int, b: int) -> int:
-    """a // b, without a division for b = 1.
-
-    On some CPUs a division takes as long as adding up a row.
-    """
-    return a if b == 1 else a // b
 
 
 @jitable

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..declaration.jit import FUSE, jitable
 from .elements import load, plus, store, zero
+from .shares import quotient
 
 if TYPE_CHECKING:
     from .types import Elements, Indices, Offset, Pitch, Pixels, Sums, Weights
@@ -57,12 +58,23 @@ class Corners(NamedTuple):
     weight: Weights  # [corner, b]
 
 
+class RunRows(NamedTuple):
+    """The rows of blocks in which runs lie. Some rows may not exist."""
+
+    row: int  # of the first runs; those of others are `step`, 2 * step, ... before it
+    rows: int  # of a plane: those with numbers from 0 on and below it exist
+    step: int
+    size: int  # number of rows with runs
+    of_row: int  # number of runs in each
+
+
 class Runs(NamedTuple):
     """Neighbouring blocks of a row, of which some may not exist."""
 
     first: Indices  # the element of each run's first block
     block: Indices  # the number of this block in its row
     blocks: int  # of a row: those with numbers from 0 on and below it exist
+    rows: RunRows
     ahead: Offset  # from elements to those that are read later and shall be fetched; 0 for none
 
 
@@ -121,36 +133,58 @@ def blend(
 
 
 @jitable
+def existing(first: int, size: int, step: int, count: int) -> tuple[int, int]:
+    """Return the range of m < count with 0 <= first - m * step < size."""
+    begin = max(0, quotient(first - size, step) + 1)
+    return begin, max(begin, min(count, quotient(first, step) + 1))
+
+
+@jitable
+def runs_of(rows: RunRows, l: int) -> tuple[int, int, int]:
+    """Return the range of the runs whose row exists, l rows after the first one.
+
+    Also return how many rows from that one on surely have the same.
+    """
+    row = rows.row + l
+    begin, end = existing(row, rows.rows, rows.step, rows.size)
+    alike = rows.rows - row if end - begin == rows.size else 1
+    return begin * rows.of_row, end * rows.of_row, max(alike, 1)
+
+
+@jitable
 def sum_runs(x: Elements, runs: Runs, rows: int, count: int, out: View) -> None:
     """Col2Im: sums of runs, in several rows of blocks.
 
-    out[l, b] = sum over t of  x[first[t] + l * blocks + b]  where 0 <= block[t] + b < blocks
+    out[l, b] = sum over t of  x[first[t] + l * blocks + b]
 
-    for l < rows and b < count < 2**30.
+    over the t in runs_of(runs.rows, l) with 0 <= block[t] + b < blocks, for l < rows and
+    b < count < 2**30.
     """
-    first, block, blocks, _ = runs
+    first, block, blocks, run_rows, _ = runs
     target, begin, (pitch,) = out
     for l in range(rows):
+        t_begin, t_end, _ = runs_of(run_rows, l)
         for b in range(count):
             total = zero(x)
-            for t in range(first.size):
+            for t in range(t_begin, t_end):
                 if 0 <= block[t] + b < blocks:
                     total = plus(total, load(x, first[t] + l * blocks + b))
             store(target, begin + l * pitch + b, total)
 
 
 @jitable
-def add_planes(
-    x: Elements, first: Offset, pitch: Pitch, planes: int, places: Pixels, sums: Sums
-) -> None:
+def add_planes(x: View, ahead: Offset, planes: int, places: Pixels, sums: Sums) -> None:
     """Col2Im: planes of which each pixel has a vector.
 
-    sums[places[e] * PLANES + r] += x[first + r * pitch + e]   for r < planes and e < places.size
+    sums[places[e] * PLANES + r] += x[r, e]   for r < planes and e < places.size
+
+    What is read next lies `ahead` of these elements; 0 for nothing that shall be fetched.
     """
+    source, first, (pitch,) = x
     for e in range(places.size):
         at = sums[np.uint32(places[e] * PLANES) :]
         for r in range(planes):
-            at[r] = plus(at[r], load(x, first + r * pitch + e))
+            at[r] = plus(at[r], load(source, first + r * pitch + e))
 
 
 @jitable

@@ -14,7 +14,7 @@ from onnx_ops.compiler.target import current
 from onnx_ops.declaration import dtypes
 from onnx_ops.declaration.jit import FLAGS
 from onnx_ops.kernels import vectors
-from onnx_ops.kernels.vectors import Corners, Neighbours, Runs, View
+from onnx_ops.kernels.vectors import Corners, Neighbours, RunRows, Runs, View
 
 # It compiles these loops alone; other tests run them within kernels.
 pytestmark = [pytest.mark.compiler, pytest.mark.long]
@@ -104,15 +104,17 @@ def test_sum_runs(dtype, at_end, times, ahead):
     """Runs that begin before the first block of a row, or end after its last one: pages beside them
     can't be read.
     """
-    for blocks, count in itertools.product(
-        (1, 3, 7, 8, 9, 15, 40, 100), (1, 2, 7, 8, 9, 31, 33, 44, 103)
+    rows = (99, 999, 1), (1, 3, 1), (-2, 2, 1), (5, 4, 2), (20, 7, 3)  # all exist, or some
+    for blocks, count, of_rows in itertools.product(
+        (1, 3, 7, 8, 9, 15, 40, 100), (1, 2, 7, 8, 9, 31, 33, 44, 103), rows
     ):
         values, kind = random_numbers(6 * blocks, dtype)
         x = guarded.readonly(values, at_end=at_end)
         block = np.array([0, 2, -1, -blocks, blocks + 9, 1 - count])
         first = np.arange(3).repeat(2) * blocks + block
         got, expected = np.ones((2, 2 + 4 * (count + 3)), kind)
-        runs = Runs(np.tile(first, times), np.tile(block, times), blocks, ahead)
+        run_rows = RunRows(*of_rows, times, 6)
+        runs = Runs(np.tile(first, times), np.tile(block, times), blocks, run_rows, ahead)
         summed(x, runs, 4, count, View(got, 2, (count + 3,)))
         summed_plainly(x, runs, 4, count, View(expected, 2, (count + 3,)))
         assert got.tobytes() == expected.tobytes()
@@ -120,15 +122,16 @@ def test_sum_runs(dtype, at_end, times, ahead):
         guarded.free()
 
 
+@pytest.mark.parametrize("ahead", [0, 10**9])
 @pytest.mark.parametrize("dtype", ADDED)
-def test_add_planes(dtype):
+def test_add_planes(dtype, ahead):
     for planes, size in itertools.product((1, 3, 7, 8), (1, 7, 8, 9, 24, 41)):
         values, kind = random_numbers(planes * size, dtype)
         x = guarded.readonly(values)
         places = np.random.default_rng(0).permutation(50)[:size].astype(np.int32)
         got, expected = np.zeros((2, 50, vectors.PLANES), kind)
-        added(x, 0, size, planes, places, got.reshape(-1))
-        added_plainly(x, 0, size, planes, places, expected.reshape(-1))
+        for add, sums in ((added, got), (added_plainly, expected)):
+            add(View(x, 0, (size,)), ahead, planes, places, sums.reshape(-1))
         np.testing.assert_array_equal(got[:, :planes], expected[:, :planes])
         numbers = values_of(values, dtype).astype(kind)
         np.testing.assert_array_equal(got[places, :planes], numbers.reshape(planes, size).T)
