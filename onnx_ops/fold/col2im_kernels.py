@@ -188,10 +188,11 @@ def size_units(g: Col2ImGeometry, runs: int) -> None:
     g.groups = pieces(phase_rows, g.high)
     elements = g.positions * g.blocks
     g.ahead = 0
-    if g.planes * (elements + g.pixels) >= UNCACHED:
+    # With more axes, the product might overflow.
+    if g.axes == 2 and g.planes * (elements + g.pixels) >= UNCACHED:
         if g.way == TOGETHER:
             g.ahead = PLANES * elements
-        elif g.axes == 2 and elements <= CACHED:
+        elif elements <= CACHED:
             g.ahead = elements
         elif g.way == BY_LANES:
             g.ahead = g.counts[x_axis]
