@@ -125,6 +125,8 @@ CAREFUL = {
         np.int32(2**30)),
     "a difference of bytes": line("Sub", node("Cast", node("Range", 0, 4, 1), to=2), np.uint8(2)),
     "integers in bytes": line("Cast", node("Range", 250, 260, 1), to=2),
+    "a difference past uint64": line(
+        "Cast", node("Sub", node("Cast", node("Range", 0, 4, 1), to=13), np.uint64(2)), to=7),
     "sizes in bytes": line("Cast", node("Sub", node("Cast", node("Shape", "x"), to=2), np.uint8(9)),
         to=7),
     "floats in integers": line("Cast", node("Sub", node("Range", 0.25, 9.0, 0.5), 4.0), to=7),

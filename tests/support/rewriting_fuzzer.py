@@ -94,6 +94,10 @@ def trial_of(is_large):
     return mock.patch.object(trial, "SECONDS", 0) if is_large else contextlib.nullcontext()
 
 
+# Operators that add up in another order where ONNX Runtime moves a Transpose past them.
+SUMS = {"ReduceSum", "ReduceMean", "MatMul", "Gemm", "Conv", "Einsum"}
+
+
 class Checker:
     """Compares an edited model with what is made of it.
 
@@ -273,8 +277,9 @@ class Checker:
         None if not.
         """
         factor = max((FACTORS[operator] for operator in self.operators), default=0)
-        if factor == 0:
+        if factor == 0 and SUMS.isdisjoint(n.op_type for n in all_nodes(self.optimized.graph)):
             return "copies differ"
+        factor = max(factor, 1)
         oracle = attempt(Oracle, self.proto, inputs)
         verdicts = (
             oracle if isinstance(oracle, Exception) else attempt(oracle.judge, plain, fused, factor)

@@ -416,7 +416,9 @@ def cast(site: Site) -> Result:
             if before in CASTS and after == TensorProto.FLOAT
             else None
         )
-    is_wider = after in FLOATS or (before in INTEGERS and after == TensorProto.INT64)
+    is_wider = after in FLOATS or (
+        before in INTEGERS - {TensorProto.UINT64} and after == TensorProto.INT64
+    )
     if before == after or before == TensorProto.BOOL or (before in NUMBERS and is_wider):
         return site.move(0, site.index)
     if site.query.bare or before not in NUMBERS:
@@ -432,7 +434,8 @@ def cast(site: Site) -> Result:
     form = form if before in INTEGERS else site.forms.op("Trunc", form)
     if isinstance(form, Whole):
         return form if fits(form.position, after) else None
-    return form if after in INDICES else None  # indices that data state are small
+    # Indices that data state are small; large numbers of uint64 become negative ones.
+    return form if after in INDICES and before != TensorProto.UINT64 else None
 
 
 def _widened(site: Site, rounding: str) -> Form:
