@@ -144,7 +144,7 @@ def make_sum_runs(x: types.Array) -> Callable[..., None] | None:
         return None
     one = lanes_of(sum_type(x))
     two, four = 2 * one, 4 * one
-    add_row, add_short_row = row_adder(two, four), row_adder(one, one)
+    add_row, add_short_row = row_adder(two, four), row_adder(one, four)
     # Sums of 16-bit elements would be rounded where a group ends. There are 4,096 runs at most.
     at_once = GROUP if sum_type(x) == x.dtype else 8192
     as_plain = as_written(vectors.sum_runs)

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..declaration.jit import IN_PLACE, jitable
 from ..kernels.elements import integers_in, load, plus, store, sums_in, zero
-from ..kernels.shares import pieces, quotient, share
+from ..kernels.shares import pieces, share
 from ..kernels.vectors import (
     RunRows,
     Runs,
@@ -49,6 +49,7 @@ from ..kernels.vectors import (
     existing,
     fetch,
     interleave,
+    quotient,
     sum_runs,
 )
 from .col2im_planes import PLANES, are_small, padded_size, planes_workspace, sum_planes
@@ -103,6 +104,7 @@ class Rows(NamedTuple):
     y_end: Pixel  # rows lie before it; there may be none
     x_begin: Pixel  # where the piece begins in a row
     columns: int  # pixels of the piece
+    pixel: Offset  # where the first row's piece begins in the output
 
 
 class RowHits(NamedTuple):
@@ -243,7 +245,8 @@ def rows_of(g: Col2ImGeometry, unit: Unit) -> Rows:
     y_begin = phase - plane * g.phases + group * g.high * stride
     y_end = min(g.image[y_axis], y_begin + g.high * stride)
     columns = min(g.piece, g.image[x_axis] - x_begin)
-    return Rows(plane, y_begin, y_end, x_begin, columns)
+    pixel = (plane * g.image[y_axis] + y_begin) * g.image[x_axis] + x_begin
+    return Rows(plane, y_begin, y_end, x_begin, columns, pixel)
 
 
 @jitable
@@ -324,13 +327,6 @@ def sum_rows(
             sum_blocks(data, g, rows, leads, scratch, out)
 
 
-@jitable(**IN_PLACE)
-def first_pixel(g: Col2ImGeometry, rows: Rows) -> Offset:
-    """Return where the first row's piece begins in the output."""
-    y_axis, x_axis = g.axes - 2, g.axes - 1
-    return (rows.plane * g.image[y_axis] + rows.y_begin) * g.image[x_axis] + rows.x_begin
-
-
 @jitable
 def row_hits(g: Col2ImGeometry, y: Pixel) -> RowHits:
     """Return the RowHits of row y."""
@@ -352,11 +348,10 @@ def copy_blocks(
     A pixel has one hit at most, so there is at most one lead. `interleave` writes several rows, and
     in each the pixels r of all blocks, for r < stride.
     """
-    _, y_begin, y_end, x_begin, columns = rows
+    _, y_begin, y_end, x_begin, columns, pixel = rows
     y_axis, x_axis = g.axes - 2, g.axes - 1
     height, stride = g.strides[y_axis], g.strides[x_axis]
     width, row_blocks = g.image[x_axis], g.counts[x_axis]
-    pixel = first_pixel(g, rows)
     l = x_begin // stride  # the first block of the piece
     count = min(columns // stride, row_blocks - l)  # blocks of the piece
     block_rows = 0
@@ -414,7 +409,7 @@ def sum_blocks(
                     b = first + k * dilation
                     row[b] = plus(row[b], load(data, element + k * g.blocks))
     for b in range(row.size):
-        store(out, first_pixel(g, rows) + b, row[b])
+        store(out, rows.pixel + b, row[b])
 
 
 @jitable
@@ -427,25 +422,25 @@ def sum_lanes(
     count = pieces(rows.y_end - rows.y_begin, g.strides[y_axis])  # of the rows
     columns = rows.columns
     stride = g.strides[x_axis]
-    pixel, out_pitch = first_pixel(g, rows), g.strides[y_axis] * g.image[x_axis]
+    out_pitch = g.strides[y_axis] * g.image[x_axis]
     # sums[row, r, b] is pixel b * stride + r of a row's piece. A lane has room for whole vectors.
     sums = scratch.sums
     row_pitch = stride * g.pitch
     for r in range(stride):
         runs = find_runs(g, hits, leads, rows.x_begin + r, scratch)
         if stride == 1:  # the only lane is the row itself
-            sum_runs(data, runs, count, columns, View(out, pixel, (out_pitch,)))
+            sum_runs(data, runs, count, columns, View(out, rows.pixel, (out_pitch,)))
             return
         sum_runs(data, runs, count, g.pitch, View(sums, r * g.pitch, (row_pitch,)))
     whole = columns // stride
     lanes = View(sums, 0, (row_pitch, g.pitch))
-    interleave(lanes, count, stride, whole, View(out, pixel, (out_pitch, stride)))
+    interleave(lanes, count, stride, whole, View(out, rows.pixel, (out_pitch, stride)))
     # The first columns % stride lanes have one pixel more than `interleave` has stored.
     for row in range(count):
         for r in range(columns % stride):
             store(
                 out,
-                pixel + row * out_pitch + whole * stride + r,
+                rows.pixel + row * out_pitch + whole * stride + r,
                 sums[row * row_pitch + r * g.pitch + whole],
             )
 

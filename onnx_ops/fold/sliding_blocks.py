@@ -16,7 +16,7 @@ from ..declaration.attributes import Attribute
 from ..declaration.errors import require
 from ..declaration.jit import jitable
 from ..declaration.limits import ELEMENTS, UNKNOWN
-from ..kernels.shares import quotient
+from ..kernels.vectors import quotient
 from .geometry import AXES
 
 if TYPE_CHECKING:

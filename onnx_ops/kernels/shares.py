@@ -9,18 +9,9 @@ if TYPE_CHECKING:
 
 
 @jitable
-def quotient(a: int, b: int) -> int:
-    """a // b, without a division for b = 1.
-
-    On some CPUs a division takes as long as adding up a row.
-    """
-    return a if b == 1 else a // b
-
-
-@jitable
 def pieces(length: int, size: int) -> int:
     """Return the number of pieces of this size in a length; the last one may be smaller."""
-    return quotient(length + size - 1, size)
+    return (length + size - 1) // size
 
 
 @jitable(**IN_PLACE)

@@ -100,7 +100,7 @@ def test_what_a_process_compiles_and_the_next_ones_do_not(home):
     second = cached_after_a_run(home)
     assert names(second.keys() - first.keys()) == ["col2im-plan"]
     code = kernels.read_text()
-    kernels.write_text(code.replace("cached_x = -1", "cached_x = -2"))
+    kernels.write_text(code.replace("range(columns % stride)", "range(columns % stride + 0)"))
     assert kernels.read_text() != code
     assert names(cached_after_a_run(home).keys() - second.keys()) == [
         "col2im-col2im-float32-float32"
