@@ -75,7 +75,9 @@ PIECE = 16384  # pixels of a piece: their sums, 64 KiB of float32, stay in the s
 ROOM = 8  # a lane has room for a multiple of so many pixels: whole vectors of sums
 # Rows are summed block by block if they have fewer blocks than FEW, or if one of these is exceeded:
 FEW = 4
-LONG = 64  # stride along x: each of so many lanes searches its first hit's position
+# Stride along x: lanes of a piece would have fewer pixels than ROOM; or, with dilations, each of so
+# many lanes searches its first hit's position.
+LONG, LONG_DILATED = PIECE // ROOM, 64
 MOST_RUNS = 2**12  # runs of a lane
 LARGEST_ROW = 2**30  # pixels and pads of a row: vectors compare 32-bit numbers of blocks
 # Elements are fetched if all of them and of the pixels are UNCACHED or more: those of the next
@@ -145,7 +147,8 @@ def choose_way(g: Col2ImGeometry) -> None:
     runs = g.leads
     for a in (y_axis, x_axis):
         runs *= pieces(g.block[a], g.k_steps[a])
-    few = g.counts[x_axis] < FEW or g.strides[x_axis] > LONG
+    long = LONG if g.dilations[x_axis] == 1 else LONG_DILATED
+    few = g.counts[x_axis] < FEW or g.strides[x_axis] > long
     large = padded_size(g, x_axis) > LARGEST_ROW or runs > MOST_RUNS
     if are_small(g):
         g.way = TOGETHER
